@@ -17,8 +17,8 @@ END_S = 20.0
 def arguments_of(demo: str) -> argparse.ArgumentParser:
     """Return a parser with the options that all demos share."""
     parser = argparse.ArgumentParser(prog=f"python examples/{demo}.py")
-    parser.add_argument("--data", default=f".penstock/{demo}", metavar="DIR", help=f"its data (.penstock/{demo})")
-    parser.add_argument("--port", type=int, default=8080, help="port of the dashboard (8080); 0 picks a free one")
+    parser.add_argument("--data", default=f".penstock/{demo}", metavar="DIR", help=f"data directory (.penstock/{demo})")
+    parser.add_argument("--port", type=int, default=8080, help="dashboard port (8080); 0 picks a free one")
     parser.add_argument("--seed", type=int, default=1, help="random seed (1)")
     return parser
 

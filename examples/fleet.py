@@ -158,18 +158,18 @@ def _take_route(vehicle: Vehicle, route: Route) -> None:
     """Replace the vehicle's route. An invalid route raises `ValueError`, so the event goes to `geofence.failed` and the
     old route stays in effect."""
     if len(route.corridor) < 2 or not all(_on_globe(point.lat, point.lon) for point in route.corridor):
-        raise ValueError("a route is a line through at least two places on the globe")
+        raise ValueError("a route needs at least two points, all with valid coordinates")
     vehicle.corridor, vehicle.width_m, vehicle.limit_kmh = route.corridor, route.width_m, route.limit_kmh
 
 
 def _fault(vehicle: Vehicle, fix: Fix) -> str | None:
     """Return why a fix cannot be used, or None if it can."""
     if not _on_globe(fix.lat, fix.lon):
-        return "no place on the globe"
+        return "invalid coordinates"
     if not fix.speed >= 0:
         return "negative speed"
     if vehicle.at is not None and fix.at <= vehicle.at:
-        return "older than the last one"
+        return "not newer than the previous fix"
     return None
 
 

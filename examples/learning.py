@@ -32,7 +32,7 @@ except ImportError as error:
 FEATURES = ("distance_km", "parcels", "rain", "hour")
 AGGRESSIVENESS = 0.05
 LOOK_EVERY = 32
-"""How many predictions there are between two checks for a change. This is the detector's own `clock` parameter."""
+"""The number of predictions between two checks for a change. This is the detector's own `clock` parameter."""
 WATCHED_MAX = 1_024
 """The maximum number of predictions that the detector considers. When there are more, the older half is dropped."""
 RECENT = 100
@@ -66,7 +66,7 @@ class Guess(Event, time="at"):
 
 
 class Drift(Event, time="at"):
-    """Emitted when a depot's model has become less accurate and was reset."""
+    """Emitted when a depot's model has become less accurate and has been reset."""
 
     depot: str
     at: datetime

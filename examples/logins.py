@@ -24,11 +24,11 @@ ALLOWED = 10
 WINDOW = timedelta(minutes=10)
 LATE_AFTER = timedelta(seconds=30)
 KEPT_MAX = 100
-"""The maximum number of times kept for an address. When there are more, the oldest are dropped; eleven are enough to
-know whether a burst continues."""
+"""The maximum number of attempts whose times are kept for an address. When there are more, the oldest are dropped;
+eleven are enough to know whether a burst continues."""
 REACH = 2 * (WINDOW + LATE_AFTER)
-"""How far back a late attempt can still matter. An attempt can be in the window of a second one, which is in the window
-of a third."""
+"""The age up to which a late attempt can still matter. An attempt can be in the window of a second one, which is in the
+window of a third."""
 
 
 class Attempt(Event, id="attempt_id", time="at"):

@@ -1,4 +1,4 @@
-"""The demo: what people around the world are meeting about, and where, live.
+"""The demo: a live view of what people around the world are meeting about, and where.
 
 The app receives RSVPs over a WebSocket and keeps three views up to date, and the dashboard shows the views live. `make
 run` starts the app with a simulated feed. Any feed in the same format works:
@@ -141,8 +141,8 @@ def demo() -> int:
     from penstock.cli.main import main
 
     parser = argparse.ArgumentParser(prog="python examples/rsvps.py", epilog="accepts all options of penstock run")
-    parser.add_argument("--data", default=".penstock/rsvps", metavar="DIR", help="its data (.penstock/rsvps)")
-    parser.add_argument("--port", default="8080", help="port of the dashboard (8080); 0 picks a free one")
+    parser.add_argument("--data", default=".penstock/rsvps", metavar="DIR", help="data directory (.penstock/rsvps)")
+    parser.add_argument("--port", default="8080", help="dashboard port (8080); 0 picks a free one")
     chosen, others = parser.parse_known_args()
     command = ["run", __file__, "--data", chosen.data, "--port", chosen.port, *others]
     if "RSVP_FEED" in os.environ:

@@ -20,10 +20,10 @@ from pyspark.sql import functions as F
 from penstock import App, Context, Event, State, cep
 
 MEAN_OF = 10
-"""The number of reports in a mean. With several, a single fast vehicle does not end a jam."""
+"""The number of reports in a mean. Because there are several, a single fast vehicle does not end a jam."""
 SLOW, FLOWING = 0.4, 0.6
-"""Fractions of the speed limit. Speeds in between count as neither, so that a mean near a threshold does not cause
-repeated alerts."""
+"""Traffic is slow below the first fraction of the speed limit, and flows from the second one on. Speeds in between
+count as neither slow nor flowing, so that a mean near a threshold does not cause repeated alerts."""
 STAYS_SLOW = timedelta(seconds=15)
 JAM_MAX = timedelta(hours=2)
 

@@ -20,8 +20,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.app.app import App
+from penstock.app.check import require_sound
 from penstock.app.declared import Handler, Stream, ViewHandler
-from penstock.app.graph import order, require_sound
+from penstock.app.graph import order
 from penstock.core.columns import event_key, partition_of, text_of, to_batch
 from penstock.core.deletes import gone_class
 from penstock.core.errors import DeclarationError
@@ -54,14 +55,14 @@ LATE = Fault("late")
 
 
 def tick(by: timedelta) -> Fault:
-    """Return an item of a test's input that lets log time pass without an event."""
+    """Return an item of a test's input list that lets log time pass without an event."""
     return Fault("tick", by)
 
 
 @dataclass
 class _Row:
-    """One row in a test's stream, or a crash. A tick has no event; a view's deleted row has its `gone` event
-    instead."""
+    """One row in a test's stream, or a crash. A tick has no `event`. If the row deletes a row of a view, `gone` is set
+    instead of `event`."""
 
     time: int
     stream: str
@@ -90,7 +91,7 @@ class Result:
 
     def rows(self, view_handler: Handler | str) -> list[Any]:
         """Return the rows of a handler's view, in key order. Ignores `keep`."""
-        return self._known("view kept by a handler", view_handler, self._rows)
+        return self._known("view handler", view_handler, self._rows)
 
     def _known(self, kind: str, given: Any, known: Mapping[str, Found]) -> Found:
         """Look up a result. Raises `DeclarationError` if it depends on a view whose rows are missing."""
@@ -100,9 +101,9 @@ class Result:
                 f"{name} depends on the rows of the view {view}, which `run` does not compute: pass a list of these "
                 f"rows, {{{view!r}: [...]}}, or pass an empty list"
             )
-        return _named(kind, name, known)
+        return _look_up_result(kind, name, known)
 
-    def _keep(self, view_handler: ViewHandler, emitted: list[Emitted]) -> None:
+    def _keep_rows(self, view_handler: ViewHandler, emitted: list[Emitted]) -> None:
         first = len(view_handler.emits) - 2
         self._streams[view_handler.name] = [emission.event for emission in emitted if emission.output >= first]
         left = [emission.event for emission in latest(view_handler, emitted) if emission.output == first]
@@ -144,12 +145,14 @@ class Result:
     def _repr_html_(self) -> str:
         listed = [*self._shown_streams(), *self._shown_rows()]
         return "".join(
-            table(name, getattr(rows[0], "__struct_fields__", ()), map(_values, rows)) if rows else table(name, (), ())
+            table(name, getattr(rows[0], "__struct_fields__", ()), map(_row_values, rows))
+            if rows
+            else table(name, (), ())
             for name, rows in listed
         )
 
 
-def _named(kind: str, given: Any, known: Mapping[str, Found]) -> Found:
+def _look_up_result(kind: str, given: Any, known: Mapping[str, Found]) -> Found:
     """Look up a declaration, or its name. Raises `DeclarationError`, listing the known names, if it is unknown."""
     name = given if isinstance(given, str) else given.name
     if name not in known:
@@ -157,7 +160,7 @@ def _named(kind: str, given: Any, known: Mapping[str, Found]) -> Found:
     return known[name]
 
 
-def _values(row: Any) -> list[Any]:
+def _row_values(row: Any) -> list[Any]:
     return [getattr(row, name) for name in row.__struct_fields__]
 
 
@@ -184,7 +187,7 @@ def run(app: App, inputs: Mapping[Any, Sequence[Any]], *, shards: int = 1, batch
         if name in views:
             changes[name] = items
         elif name in streams:
-            rows[name] = _rows(streams[name], items)
+            rows[name] = _stream_rows(streams[name], items)
         else:
             raise DeclarationError(f"{name!r} is not a stream of this app; available: {', '.join((*streams, *views))}")
     result = Result()
@@ -195,21 +198,22 @@ def run(app: App, inputs: Mapping[Any, Sequence[Any]], *, shards: int = 1, batch
             for view, row in node.rows.items():
                 stream = Stream(f"{view}.changes", row, node.where)
                 if view in changes:
-                    rows[stream.name] = _rows(stream, changes[view])
+                    rows[stream.name] = _stream_rows(stream, changes[view])
                 else:
                     rows[stream.name] = _computed_rows(stream, computed.get(view, ()))
             _mark_unknown(node, changes.keys() | computed.keys(), result)
             read = [(rows[name], classes.get(name), node.condition_of(name)) for name in node.inputs]
-            mine = sorted((row for source in read for row in _taken(*source)), key=lambda row: row.time)
+            mine = sorted((row for source in read for row in _passing_rows(*source)), key=lambda row: row.time)
             effects = _run_handler(node, mine, shards, batch_events, result)
-            _publish(node, *effects, rows, result)
+            _publish_emitted(node, *effects, rows, result)
             if isinstance(node, ViewHandler) and node.name in views and node.view.top is None:
-                computed[node.name] = _changes(node, mine, shards)
+                computed[node.name] = _view_changes(node, mine, shards)
     return result
 
 
 def _mark_unknown(handler: Handler, known_views: AbstractSet[str], result: Result) -> None:
-    """Mark a handler's results as unknown if it depends on a view without rows, directly or through other handlers."""
+    """Mark a handler's results as unknown if the handler depends on a view without rows, directly or through other
+    handlers."""
     missing = [view for view in handler.rows if view not in known_views]
     missing += [result._unknown[name] for name in handler.reads if name in result._unknown]
     if missing:
@@ -217,7 +221,7 @@ def _mark_unknown(handler: Handler, known_views: AbstractSet[str], result: Resul
         result._unknown.update(dict.fromkeys(names, missing[0]))
 
 
-def _changes(handler: ViewHandler, mine: list[_Row], shards: int) -> list[tuple[int, Any, bool]]:
+def _view_changes(handler: ViewHandler, mine: list[_Row], shards: int) -> list[tuple[int, Any, bool]]:
     """Return the changes to a handler's view in log order: the time, the row or key, and whether it was deleted. Each
     batch contains one event, so that the changes do not depend on how the work is divided."""
     emitted, _ = _run_handler(handler, mine, shards, 1, Result())
@@ -229,7 +233,7 @@ def _changes(handler: ViewHandler, mine: list[_Row], shards: int) -> list[tuple[
 def _computed_rows(stream: Stream, changes: Sequence[tuple[int, Any, bool]]) -> list[_Row]:
     """Return the changes to a handler's view as its reader gets them. In the log, each change comes after its cause and
     before the next event."""
-    written = iter(_normal(stream, [event for _, event, is_deleted in changes if not is_deleted]))
+    written = iter(_as_logged(stream, [event for _, event, is_deleted in changes if not is_deleted]))
     rows: list[_Row] = []
     for offset, (time, event, is_deleted) in enumerate(changes):
         row = _Row(time + 1, stream.name, offset)
@@ -241,12 +245,12 @@ def _computed_rows(stream: Stream, changes: Sequence[tuple[int, Any, bool]]) -> 
     return rows
 
 
-def _rows(stream: Stream, items: Sequence[Any]) -> list[_Row]:
+def _stream_rows(stream: Stream, items: Sequence[Any]) -> list[_Row]:
     """Return the rows of a stream with their log times, as the ingress would have stored them."""
     rows: list[_Row] = []
     time = BEGIN
     plain = [item for item in items if not isinstance(item, Fault) and not _is_gone(stream, item)]
-    events = iter(_normal(stream, plain))
+    events = iter(_as_logged(stream, plain))
     for item in items:
         time += item.by if isinstance(item, Fault) else STEP
         if item == LATE:
@@ -269,7 +273,7 @@ def _is_gone(stream: Stream, item: Any) -> bool:
     return bool(names) and type(item) is gone_class(stream.event, frozenset(names))
 
 
-def _normal(stream: Stream, items: Sequence[Any]) -> list[Any]:
+def _as_logged(stream: Stream, items: Sequence[Any]) -> list[Any]:
     """Return a test's events as they would be read from the log. A mapping is converted as if it had been posted."""
     values = [msgspec.convert(item, value_class(stream.event), from_attributes=True) for item in items]
     empty: list[str | None] = [None] * len(values)
@@ -287,28 +291,28 @@ def _run_handler(
     emitted: list[tuple[int, Emitted]] = []
     failed: list[tuple[int, Failed]] = []
     for number, shard in enumerate(shards):
-        for piece in _pieces([row for row in mine if _belongs(handler, row, number, count)], batch):
-            effects = machine.run(shard, _inputs(handler, piece))
+        for piece in _test_batches([row for row in mine if _belongs_to_shard(handler, row, number, count)], batch):
+            effects = machine.run(shard, _machine_inputs(handler, piece))
             if piece and piece[-1].crash:
                 machine = Machine(handler)
-                effects = machine.run(shard, _inputs(handler, piece))
+                effects = machine.run(shard, _machine_inputs(handler, piece))
             shard.apply(effects.changes)
             emitted += [(emission.time, emission) for emission in effects.emitted]
             failed += [(failure.time, failure.event) for failure in effects.failures]
     return emitted, failed
 
 
-def _belongs(handler: Handler, row: _Row, shard: int, shards: int) -> bool:
+def _belongs_to_shard(handler: Handler, row: _Row, shard: int, shards: int) -> bool:
     """Return whether a row belongs to the shard. Ticks and crashes belong to all shards."""
-    return (row.event is None and row.gone is None) or partition_of(_key(handler, row), shards) == shard
+    return (row.event is None and row.gone is None) or partition_of(_row_key(handler, row), shards) == shard
 
 
-def _key(handler: Handler, row: _Row) -> str | None:
+def _row_key(handler: Handler, row: _Row) -> str | None:
     keyed = row.gone if row.event is None else row.event
     return None if keyed is None else event_key(keyed, handler.key_of(row.stream))
 
 
-def _taken(rows: list[_Row], cls: type[Event] | None, where: str | None) -> list[_Row]:
+def _passing_rows(rows: list[_Row], cls: type[Event] | None, where: str | None) -> list[_Row]:
     """Return the rows of a stream as a handler sees them: an event that does not meet the handler's condition becomes a
     tick."""
     if cls is None or where is None:
@@ -317,7 +321,7 @@ def _taken(rows: list[_Row], cls: type[Event] | None, where: str | None) -> list
     return [row if row.event is None or next(passes) else replace(row, event=None, id=None) for row in rows]
 
 
-def _pieces(rows: list[_Row], size: int) -> Iterable[list[_Row]]:
+def _test_batches(rows: list[_Row], size: int) -> Iterable[list[_Row]]:
     """Yield batches of a test's rows of at most `size` rows, split after each crash."""
     piece: list[_Row] = []
     for row in rows:
@@ -328,13 +332,13 @@ def _pieces(rows: list[_Row], size: int) -> Iterable[list[_Row]]:
     yield piece
 
 
-def _inputs(handler: Handler, rows: list[_Row]) -> Inputs:
+def _machine_inputs(handler: Handler, rows: list[_Row]) -> Inputs:
     def locate(index: int) -> LogPosition:
         return LogPosition(rows[index].stream, 0, 0, rows[index].offset)
 
     delete_streams = handler.gone
     return Inputs.of(
-        [_key(handler, row) for row in rows],
+        [_row_key(handler, row) for row in rows],
         [row.gone if row.event is None and row.stream in delete_streams else row.event for row in rows],
         [row.time for row in rows],
         lambda index: rows[index].id,
@@ -342,7 +346,7 @@ def _inputs(handler: Handler, rows: list[_Row]) -> Inputs:
     )
 
 
-def _publish(
+def _publish_emitted(
     handler: Handler,
     emitted: list[tuple[int, Emitted]],
     failed: list[tuple[int, Failed]],
@@ -352,13 +356,13 @@ def _publish(
     """Pass the emitted events to the result and to the handlers that read them."""
     *outputs, failures = handler.outputs
     if isinstance(handler, ViewHandler):
-        result._keep(handler, [emission for _, emission in emitted])
+        result._keep_rows(handler, [emission for _, emission in emitted])
     for number, stream in enumerate(outputs):
         mine = sorted(
             (emission for _, emission in emitted if emission.output == number), key=lambda emission: emission.time
         )
         result._streams[stream.name] = [emission.event for emission in mine]
-        events = _normal(stream, result._streams[stream.name])
+        events = _as_logged(stream, result._streams[stream.name])
         rows[stream.name] = [
             _Row(emission.time, stream.name, offset, event, emission.id)
             for offset, (emission, event) in enumerate(zip(mine, events, strict=True))

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from penstock.app.app import App
-from penstock.app.graph import check
+from penstock.app.check import check
 from penstock.app.loading import load
 from penstock.cli import main as cli
 from penstock.core import errors

@@ -161,7 +161,7 @@ class Strict(State):
 @pytest.mark.parametrize(
     ("state", "reason"),
     [
-        (Shorter, "its state has a field 'name' and Shorter does not: drop or rename it"),
+        (Shorter, "its state has a field 'name', but Shorter does not: rename or drop it"),
         (Other, "Other.count was int and is str: raise the version (version=2 in the statement `class Other(...)`)"),
         (Narrower, "Narrower.kind was 'a' | 'b' and is 'a'"),
         (Strict, "Strict.where was struct<lat: float> | null and is struct<lat: float>"),
@@ -243,4 +243,4 @@ def test_state_with_two_fields_that_would_become_one_is_refused() -> None:
         total: int = 0
 
     reason = misfit(shape_of(Before), After)
-    assert reason == "its state has both 'amount' and 'total', and After.total can only be one of them"
+    assert reason == "its state has both 'amount' and 'total', but After.total can only be one of them"

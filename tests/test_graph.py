@@ -9,16 +9,8 @@ from typing import Any, ClassVar
 import pytest
 
 from penstock import App, Context, Event, Record, Shed, State
-from penstock.app.graph import (
-    change_streams,
-    check,
-    derived,
-    derived_levels,
-    log_inputs,
-    order,
-    read_streams,
-    require_sound,
-)
+from penstock.app.check import check, require_sound
+from penstock.app.graph import change_streams, derived, derived_levels, log_inputs, order, read_streams
 from penstock.app.sql import tables
 from penstock.core.errors import DeclarationError
 
@@ -143,11 +135,11 @@ def test_a_sound_app_has_no_problems() -> None:
         (lambda app: app.stream("a" * 49, Fix), "the name is invalid"),
         (lambda app: app.stream("../x", Fix), "the name is invalid"),
         (lambda app: app.stream("fixes", Fix), "is already used by the declaration at"),
-        (lambda app: app.stream("other", Fix, key="vehikle"), "the key 'vehikle' is not a field of Fix; it has fix_id"),
+        (lambda app: app.stream("other", Fix, key="vehikle"), "'vehikle' is not a field of Fix; its fields are fix_id"),
         (lambda app: app.stream("other", Fix, key="speed"), "cannot identify an event"),
         (lambda app: app.stream("other", BadId), "the id 'nope' is not a field of BadId"),
-        (lambda app: app.stream("other", BadId), "the time 'vehicle' must be a datetime"),
-        (lambda app: app.stream("other", Odd), "Odd.thing: the type object has no mapping"),
+        (lambda app: app.stream("other", BadId), "the time field 'vehicle' must be a datetime"),
+        (lambda app: app.stream("other", Odd), "Odd.thing: the type object is not supported"),
         (lambda app: app.stream("other", Reserved), "the field name _key is reserved"),
         (lambda app: app.stream("other", Untyped), "Untyped.weight has no type, so it is not a field"),
         (lambda app: app.stream("other", Untyped), "Place.country has no type"),
@@ -184,7 +176,7 @@ def test_a_sound_app_has_no_problems() -> None:
         (lambda app: app.stream("other", Fix, late_after=timedelta(-1)), "late_after must be a timedelta of zero"),
         (
             lambda app: app.stream("other", NoTime, ahead=timedelta(1)),
-            "ahead needs an event time: class NoTime(Event, t",
+            "ahead needs an event time: write class NoTime(Event, t",
         ),
         (lambda app: app.stream("other", Fix, ahead=timedelta(0)), "ahead must be a timedelta above zero"),
         (lambda app: app.stream("other", Fix, ahead=60), "ahead must be a timedelta above zero"),
@@ -199,23 +191,23 @@ def test_a_sound_app_has_no_problems() -> None:
         ),
         (
             lambda app: app.sql("v", "\n  SELEC a", key="a"),
-            "view v: its SQL cannot be read: it is not a SELECT, line 2, column 3, at 'SELEC a'",
+            "view v: its SQL is invalid: it is not a SELECT (line 2, column 3, at 'SELEC a')",
         ),
         (
             lambda app: app.sql("v", "SELECT vehicle,\n  count(* AS n\nFROM fixes", key="vehicle"),
-            "view v: its SQL cannot be read: line 2, column 11, at 'AS n'",
+            "view v: its SQL is invalid: line 2, column 11, at 'AS n'",
         ),
         (
             lambda app: app.sql("v", "SELECT window(at, '1 day') w (2 FROM fixes", key="w"),
-            "view v: its SQL cannot be read: line 1, column 30, at '(2 FROM fixes'",
+            "view v: its SQL is invalid: line 1, column 30, at '(2 FROM fixes'",
         ),
         (lambda app: app.sql("v", "SELECT vehicle FROM", key="vehicle"), "column 16, at 'FROM'"),
         (lambda app: app.sql("v", "SELECT 'a FROM fixes", key="a"), "it has an unclosed quote or comment"),
-        (lambda app: app.sql("v", " ", key="a"), "its SQL cannot be read: it is empty"),
+        (lambda app: app.sql("v", " ", key="a"), "its SQL is invalid: it is empty"),
         (lambda app: app.sql("v", "SELECT 1 AS a", key="a"), "view v: it reads nothing"),
         (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key=[]), "it has no key"),
-        (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key=["a", "a"]), "names a column twice"),
-        (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key="vehicle", top=3), "top and by go together"),
+        (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key=["a", "a"]), "contains a column twice"),
+        (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key="vehicle", top=3), "top and by must be set"),
         (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key="vehicle", emit="often"), "emit is 'often'"),
         (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key="vehicle", time="wall"), "use 'event' or 'ingest'"),
         (lambda app: app.sql("v", "SELECT n FROM busiest", key="n", time="ingest"), "is computed, not ingested"),
@@ -223,15 +215,18 @@ def test_a_sound_app_has_no_problems() -> None:
             lambda app: app.handler("h", reads="nope", key="x", state=Seen)(handle),
             "it reads 'nope', which is not a stream",
         ),
-        (lambda app: app.handler("h", reads="calm", key="x", state=Seen)(handle), "which is a view: use app.enrich"),
+        (lambda app: app.handler("h", reads="calm", key="x", state=Seen)(handle), "which is a view, but a handler"),
         (lambda app: app.handler("h", reads=[], key="x", state=Seen)(handle), "handler h: it reads nothing"),
         (lambda app: app.handler("h", reads="fixes", key="x", state=Seen)(handle), "the key 'x' is not a field of Fix"),
-        (lambda app: app.handler("h", reads="fixes", key="speed", state=Seen)(handle), "cannot identify anything"),
+        (lambda app: app.handler("h", reads="fixes", key="speed", state=Seen)(handle), "cannot be used as a key"),
         (
             lambda app: app.handler("h", reads="fixes", key="vehicle", state=Fix)(handle),
             "not a class derived from State",
         ),
-        (lambda app: app.handler("h", reads="fixes", key="vehicle", state=NoDefault)(handle), "times has no default"),
+        (
+            lambda app: app.handler("h", reads="fixes", key="vehicle", state=NoDefault)(handle),
+            "NoDefault.times needs a default",
+        ),
         (lambda app: app.handler("h", reads="fixes", key="vehicle", state=Unordered)(handle), "tags: the type set"),
         (
             lambda app: app.handler("h", reads="fixes", key="vehicle", state=Unknown)(handle),
@@ -240,7 +235,7 @@ def test_a_sound_app_has_no_problems() -> None:
         (lambda app: app.handler("h", reads="fixes", key="vehicle", state=Seen)(handle_later), "it is async"),
         (
             lambda app: app.handler("h", reads="fixes", key="vehicle", state=Seen, emits=Odd)(handle),
-            "it emits Odd: $.thing",
+            "it emits Odd.thing: the type",
         ),
         (
             lambda app: app.handler("h", reads="fixes", key="vehicle", state=Seen, emits=Seen)(handle),
@@ -279,14 +274,14 @@ def test_a_cycle_is_found_with_its_way_round() -> None:
     app.sql("a", "SELECT vehicle FROM b JOIN fixes USING (vehicle)", key="vehicle")
     app.sql("b", "SELECT vehicle FROM a", key="vehicle")
     messages = [problem.message for problem in check(app)]
-    assert any("reads itself through a <- b <- a" in message for message in messages)
+    assert any("reads its own output through a <- b <- a" in message for message in messages)
 
 
 def test_handlers_that_read_each_other_are_a_cycle() -> None:
     app = fresh()
     app.handler("a", reads="b", key="vehicle", state=Seen, emits=NoTime)(handle)
     app.handler("b", reads="a", key="vehicle", state=Seen, emits=NoTime)(handle)
-    assert any("handler a: it reads itself through a <- b <- a" in problem.message for problem in check(app))
+    assert any("handler a: it reads its own output through a <- b <- a" in problem.message for problem in check(app))
 
 
 def test_views_and_handlers_come_after_what_they_read() -> None:
@@ -342,17 +337,17 @@ def test_what_a_query_reads_is_found_in_its_text(query: str, names: tuple[str, .
     ("shed", "expected"),
     [
         (0.1, "shed is 0.1; use Shed(keep=0.1)"),
-        (Shed(), "Shed needs keep (a fraction of events to keep)"),
+        (Shed(), "Shed needs keep= (a fraction of the events)"),
         *(
-            (Shed(keep=keep), f"Shed keeps {keep!r}; use a fraction above 0 and below 1")  # type: ignore[arg-type]
+            (Shed(keep=keep), f"keep in Shed is {keep!r}; use a fraction above 0 and below 1")  # type: ignore[arg-type]
             for keep in (0.0, 1.0, -0.5, 10.0, 1, True, "0.1", float("nan"))
         ),
-        (Shed(keep=0.1, weight="mass"), "the weight 'mass' is not a field of Weighed; it has vehicle"),
+        (Shed(keep=0.1, weight="mass"), "the weight 'mass' is not a field of Weighed; its fields are vehicle"),
         *(
             (Shed(keep=0.1, weight=name), f"write `{name}: float = 1.0`")
             for name in ("vehicle", "heavy", "bare", "maybe", "whole")
         ),
-        (Shed(unless="severity > 1", weight="weight"), "a weight needs keep"),
+        (Shed(unless="severity > 1", weight="weight"), "weight= needs keep="),
         (Shed(unless="sevrity > 1"), "there is no column 'sevrity'; did you mean severity?"),
         (Shed(unless="severity > 'high'"), "severity (a number) cannot be compared with 'high' (text)"),
         (Shed(unless="java_method('a', 'b')"), "there is no function 'java_method'"),
@@ -384,7 +379,8 @@ def test_a_field_that_would_hide_the_ingest_time_is_refused() -> None:
     app.stream("arrivals", Arrived)
     app.sql("v", "SELECT ingest_time FROM arrivals", key="ingest_time", time="ingest")
     (problem,) = check(app)
-    assert "Arrived has a field ingest_time, which time='ingest' adds; rename it" in problem.message
+    expected = "Arrived has a field ingest_time, but time='ingest' adds a column with this name; rename the field"
+    assert expected in problem.message
 
 
 def on_views() -> App:
@@ -394,7 +390,7 @@ def on_views() -> App:
     return app
 
 
-MIXED = "reads the stream fixes together with the rows of the view speeds, and a batch that is run again could see"
+MIXED = "reads both the stream fixes and the rows of the view speeds, but a batch that is run again could see"
 
 
 def test_a_view_that_reads_what_is_gone_is_told_that_alone() -> None:
@@ -412,17 +408,17 @@ def test_a_view_that_reads_what_is_gone_is_told_that_alone() -> None:
         (lambda app: app.sql("v", "SELECT * FROM fixes JOIN speeds USING (vehicle)", key="vehicle"), "app.enrich"),
         (
             lambda app: app.sql("v", "SELECT * FROM speeds", key="vehicle", emit="close"),
-            "emit='close' cannot be used on a view that reads views",
+            "emit='close' cannot be used on a view that reads other views",
         ),
         (
             lambda app: app.sql("v", "SELECT * FROM speeds", key="vehicle", keep=timedelta(1)),
-            "Put keep on speeds, or a condition in the query",
+            "set keep on speeds, or add a condition to the query",
         ),
         (lambda app: app.sql("v", "SELECT * FROM speeds", key="vehicle", time="ingest"), "is computed, not ingested"),
         (lambda app: app.sql("v", "SELECT * FROM speeds.changes", key="vehicle"), "in backticks: `speeds.changes`"),
         (
             lambda app: app.handler("h", reads="speeds.changes", key="vehicle", state=Seen)(handle),
-            "it reads 'speeds.changes', which only a view can read: use app.enrich(table='speeds')",
+            "it reads 'speeds.changes', which only a view can read: look up the rows of speeds with app.enrich(",
         ),
     ],
 )

@@ -102,7 +102,7 @@ ORDINARY = {
     },
     "app": {
         "Feed": "a part of a stream or view that is served under its own name (`app.feed`)",
-        "_feed": "those parts",
+        "_feed_source_problems": "those parts",
         "_feeds": "those parts",
         "feed": "those parts",
         "feed_problems": "those parts",

@@ -87,7 +87,7 @@ def q15(app: App, streams: Streams) -> None:
 
 
 def q16(app: App, streams: Streams) -> None:
-    """Channel statistics: the same per channel, with the last minute in which the channel was used."""
+    """Channel statistics: the figures of q15 per channel, with the last minute in which the channel was used."""
     low, middle, high = f"price < {LOW}", f"price >= {LOW} AND price < {HIGH}", f"price >= {HIGH}"
     app.sql(
         "q16",

@@ -108,7 +108,7 @@ class Stage:
             if self._stop.wait(LOOK_S):
                 return
         print(reconciliation(rows, self._bank.statement(None)), flush=True)
-        print(f"the payer was killed {len(self._killed)} times meanwhile; press Ctrl-C to stop the app", flush=True)
+        print(f"the payer was killed {len(self._killed)} times in total; press Ctrl-C to stop the app", flush=True)
 
     def _tell(self) -> None:
         if time.monotonic() < self._reported_at + TELL_S:

@@ -33,7 +33,7 @@ def differences(authors: Rows, transfers: Rows) -> list[str]:
     for transfer in transfers:
         got[transfer["to"]] += transfer["cents"]
     problems = [
-        f"{row['author']} earned {row['earned']} and got {money(got[row['author']])}"
+        f"{row['author']} earned {row['earned']}, but was paid {money(got[row['author']])}"
         for row in authors
         if cents(row["earned"]) != got[row["author"]]
     ]
@@ -41,7 +41,7 @@ def differences(authors: Rows, transfers: Rows) -> list[str]:
     times = Counter(transfer["memo"] for transfer in transfers)
     return [
         *problems,
-        *(f"{name} earned nothing and got {money(got[name])}" for name in sorted(strangers)),
+        *(f"{name} earned nothing, but was paid {money(got[name])}" for name in sorted(strangers)),
         *(f"payment {memo} was made {count} times" for memo, count in times.items() if count > 1),
     ]
 
@@ -54,7 +54,8 @@ def reconciliation(authors: Rows, transfers: Rows) -> str:
         name = row["author"]
         lines.append(f"{name:<16}{row['earned']:>12}{row['paid']:>12}{counts[name]:>12,}")
     wrong = differences(authors, transfers)
-    return "\n".join([*lines, *(wrong or ["every author was paid what was earned, and no payment was made twice"])])
+    agreed = "every author was paid exactly what they earned, and no payment was made twice"
+    return "\n".join([*lines, *(wrong or [agreed])])
 
 
 def cents(amount: str) -> int:

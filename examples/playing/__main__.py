@@ -21,7 +21,7 @@ TOGETHER_MAX = 5_000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m examples.playing", description="The feed of a demo.")
+    parser = argparse.ArgumentParser(prog="python -m examples.playing", description="The feed for a demo.")
     parser.add_argument("demo", choices=sorted(FEEDS), help="name of the demo")
     parser.add_argument("--to", required=True, metavar="URL", help="address of the app")
     parser.add_argument("--seed", type=int, default=1, help="random seed")
@@ -52,7 +52,7 @@ def send(client: Client, stop: threading.Event, stream: str, messages: Iterable[
         waiting.append(message.event)
     if waiting:
         client.post(stream, waiting)
-    print(f"feed: {sent + len(waiting):,} events sent to {stream}, and that was all", flush=True)
+    print(f"feed: {sent + len(waiting):,} events sent to {stream}, done", flush=True)
 
 
 if __name__ == "__main__":

@@ -50,18 +50,20 @@ def archive_file(java: Java, environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def java_options(file: Path) -> list[str]:
-    """Return the options that make Java use the archive of Spark's classes. The result is empty if there is none or its
-    checksum is wrong."""
-    return [f"-XX:SharedArchiveFile={file}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if _is_whole(file) else []
+    """Return the options that make Java use the archive of Spark's classes. The result is empty if there is no archive
+    or its checksum is wrong."""
+    return (
+        [f"-XX:SharedArchiveFile={file}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if _is_whole_archive(file) else []
+    )
 
 
-def _mark(file: Path) -> Path:
+def _archive_crc_file(file: Path) -> Path:
     return file.with_suffix(".crc")
 
 
-def _is_whole(file: Path) -> bool:
+def _is_whole_archive(file: Path) -> bool:
     try:
-        return " " not in str(file) and _mark(file).read_text().split("\n")[0] == _checksum(file)
+        return " " not in str(file) and _archive_crc_file(file).read_text().split("\n")[0] == _archive_checksum(file)
     except OSError:
         return False
 
@@ -74,7 +76,7 @@ def _remove_stale(folder: Path) -> None:
                 mark.with_suffix(suffix).unlink(missing_ok=True)
 
 
-def _checksum(file: Path) -> str:
+def _archive_checksum(file: Path) -> str:
     crc = 0
     with open(file, "rb") as content:
         while piece := content.read(_PIECE_BYTES):
@@ -87,7 +89,7 @@ def start_archiving(*, nice: int = 0) -> subprocess.Popen[bytes] | None:
     the archive already exists, or if there is not enough disk space for it."""
     file = archive_file(find_java())
     room = shutil.disk_usage(next(parent for parent in file.parents if parent.exists())).free
-    if _is_whole(file) or room < SPACE_BYTES:
+    if _is_whole_archive(file) or room < SPACE_BYTES:
         return None
     return subprocess.Popen(
         [sys.executable, "-m", "penstock.analyze.archive", str(nice)],
@@ -105,19 +107,19 @@ def make(file: Path) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        if _is_whole(file):  # created by another process in the meantime
+        if _is_whole_archive(file):  # created by another process in the meantime
             return
-        _mark(file).unlink(missing_ok=True)
+        _archive_crc_file(file).unlink(missing_ok=True)
         draft = file.with_suffix(".draft")
         draft.unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
-            _record(draft, Path(folder))
+            _record_classes(draft, Path(folder))
         draft.replace(file)
-        write_atomic(_mark(file), f"{_checksum(file)}\n{pyspark.__file__}".encode(), durable=True)
+        write_atomic(_archive_crc_file(file), f"{_archive_checksum(file)}\n{pyspark.__file__}".encode(), durable=True)
         _remove_stale(file.parent)
 
 
-def _record(draft: Path, folder: Path) -> None:
+def _record_classes(draft: Path, folder: Path) -> None:
     """Run queries like those in an app, and let Java save the loaded classes when it exits."""
     from penstock.analyze.session import start_session
     from penstock.core.settings import Settings

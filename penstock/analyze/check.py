@@ -27,8 +27,9 @@ from penstock.analyze.staying import staying_problems
 from penstock.analyze.streaming_query import output_mode
 from penstock.analyze.summaries import stream_problems
 from penstock.app.app import App
+from penstock.app.check import Problem, feed_problems
 from penstock.app.declared import CHANGES_SUFFIX, Handler, View, Where
-from penstock.app.graph import Problem, change_streams, feed_problems, is_derived, order
+from penstock.app.graph import change_streams, is_derived, order
 from penstock.core.columns import CHANGE_COLUMN, VERSION_COLUMN
 from penstock.core.contracts import ChangeWatch
 from penstock.core.errors import BadCursor, ViewError
@@ -119,7 +120,7 @@ def _check_all(app: App, spark: SparkSession) -> list[Problem]:
         try:
             frame, problems = view_problems(spark, app, view, columns)
         except ViewError as error:
-            all_problems.append(_problem(view, error))
+            all_problems.append(_view_error_problem(view, error))
             continue
         problems = problems or [*_changes_problems(app, view, frame)] or plan_problems(spark, app, view, columns)
         all_problems += [Problem(view.where, f"view {view.name}: {problem}") for problem in problems]
@@ -163,7 +164,7 @@ def _changes_problems(app: App, view: View, frame: DataFrame) -> Iterator[str]:
             yield f"its column {name} has the same name as a column that {view.changes.name} adds; rename it"
 
 
-def _problem(view: View, error: ViewError) -> Problem:
+def _view_error_problem(view: View, error: ViewError) -> Problem:
     where = Where(error.fields.get("file", view.where.file), error.fields.get("line", view.where.line))
     return Problem(where, error.message.removeprefix(f"{where}: "))
 

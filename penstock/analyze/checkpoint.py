@@ -79,10 +79,10 @@ class Checkpoint:
         write_atomic(self.path / MARK, mark.encode(), durable=True)
 
     def replace(self, replacement: Checkpoint, mark: str) -> None:
-        """Delete this checkpoint and move `replacement`, whose mark is `mark`, to its place.
+        """Delete this checkpoint, and put `replacement`, whose mark is `mark`, in its place.
 
-        Can be repeated after a crash at any point. `replacement` must be durable. Its mark distinguishes it from files
-        that Spark might write to a path that was moved away.
+        Can be repeated after a crash at any point. `replacement` must be durable. The mark distinguishes it from files
+        that Spark might write to a path after the checkpoint there was moved away.
         """
         if self.mark == mark:
             return
@@ -100,9 +100,9 @@ class Checkpoint:
         files.
 
         Files of batches after the ledger's last batch belong to batches that had no effect; Spark plans them again. The
-        commit of the last batch is deleted even if it looks complete, because its state may be incomplete: Spark then
-        runs that batch again over the same range, and the ledger recognises its output. Later planned batches must be
-        deleted too, because Spark resumes at the newest planned batch. Nothing else is changed.
+        commit of the last batch is deleted even if it looks complete, because the batch's state may be incomplete.
+        Spark then runs that batch again over the same range, and the ledger recognises its output. Later planned
+        batches must be deleted too, because Spark resumes at the newest planned batch. Nothing else is changed.
         """
         if last is None:
             return self._drop_unused()
@@ -153,9 +153,9 @@ class Checkpoint:
                 self._mismatch(view, f"has batch {last.batch_id} from {start} to {end}", known)
 
     def _require_sound_spans(self) -> None:
-        """Raise an error if the span in a checksum file is damaged. Hadoop would allocate a buffer of that size. If
-        Java did not have enough memory, the reading thread would die without a message, and the query would wait for it
-        forever."""
+        """Raise an error if the span in a checksum file is damaged. Hadoop allocates a buffer of that size. If Java did
+        not have enough memory for it, the reading thread would die without a message, and the query would wait for that
+        thread forever."""
         sound = CHECKSUM_MAGIC + CHECKSUM_SPAN.to_bytes(4, "big")
         for file in self.path.rglob(".*.crc"):
             with open(file, "rb") as opened:

@@ -26,7 +26,7 @@ _SESSION = {
     # Rows are in one partition, so a join needs no shuffle, and sorting is cheaper than a broadcast job.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
-"""Settings for queries over about ten thousand rows that run entirely in this process."""
+"""Settings for queries that run entirely in this process, over about ten thousand rows."""
 BATCH_ROWS = 10_000
 """Number of input rows that Java reads at a time. This is Spark's default."""
 
@@ -38,7 +38,7 @@ class Built:
     read: Sequence[pa.Schema]
     columns: pa.Schema
     together: bool
-    """Whether the query groups, joins or sorts rows, so they must all be in one partition."""
+    """Whether the query groups, joins or sorts rows, so that all rows must be in one partition."""
 
 
 class Derived:
@@ -52,8 +52,8 @@ class Derived:
             self._spark.conf.set(name, value)
         self._built: Built | None = None
         self.by_row = False
-        """Whether the query reads a single view, and computes each output row from one of its rows with the same key
-        columns. Set by `columns`."""
+        """Whether the query reads a single view, and computes each output row from one row of that view with the same
+        key columns. Set by `columns`."""
 
     def columns(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Return the derived view's columns, given its inputs' columns. Raises `ViewError` if the view cannot be

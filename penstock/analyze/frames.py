@@ -41,22 +41,24 @@ def stream_frame(stream: Stream, read: Reader, time: Time = "event") -> DataFram
     """
     frame = read(stream.name, spark_schema(event_schema(stream.event)))
     if time == "ingest":
-        return _events(frame.withColumn(INGEST_COLUMN, F.col("_ingest_time")).withWatermark(INGEST_COLUMN, "0 seconds"))
+        return _without_ticks(
+            frame.withColumn(INGEST_COLUMN, F.col("_ingest_time")).withWatermark(INGEST_COLUMN, "0 seconds")
+        )
     if stream.late_after is not None and stream.event.__time_field__ is not None:
         delay = f"{round(stream.late_after.total_seconds() * 1000)} milliseconds"
         frame = frame.withWatermark(stream.event.__time_field__, delay)
-    return _events(frame)
+    return _without_ticks(frame)
 
 
 def changes_frame(stream: str, columns: pa.Schema, read: Reader) -> DataFrame:
     """Return the changes of a view with these columns. Each row is an event in the stream VIEW.changes."""
-    return _events(read(stream, spark_schema(change_schema(columns))))
+    return _without_ticks(read(stream, spark_schema(change_schema(columns))))
 
 
-def _events(frame: DataFrame) -> DataFrame:
-    """Remove ticks from a stream's DataFrame after they have passed the watermark operator. Spark would move
-    an ordinary filter below the watermark, but not a filter that could depend on more than the row, such as on the task
-    number."""
+def _without_ticks(frame: DataFrame) -> DataFrame:
+    """Remove ticks from a stream's DataFrame after they have passed the watermark operator. Spark would move an
+    ordinary filter below the watermark, but not a filter that could depend on more than the row, for example on the
+    task number."""
     never = F.spark_partition_id() < 0
     return frame.filter((frame["_kind"] == KIND_EVENT) | never).drop(*SYSTEM_COLUMNS)
 
@@ -79,10 +81,10 @@ def build(spark: SparkSession, view: View, frames: Sequence[DataFrame]) -> DataF
     try:
         if view.query is not None:
             for name, frame in zip(view.reads, frames, strict=True):
-                frame.createOrReplaceTempView(_quoted(name))
+                frame.createOrReplaceTempView(_quoted_column(name))
             output = DataFrame(spark._jsparkSession.sql(view.query), spark)  # one call to Java; `spark.sql` makes five
         else:
-            output = _call(spark, view, frames)
+            output = _call_view(spark, view, frames)
     except ViewError:
         raise
     except Exception as error:
@@ -94,14 +96,14 @@ def build(spark: SparkSession, view: View, frames: Sequence[DataFrame]) -> DataF
     return output
 
 
-def _call(spark: SparkSession, view: View, frames: Sequence[DataFrame]) -> Any:
+def _call_view(spark: SparkSession, view: View, frames: Sequence[DataFrame]) -> Any:
     """Call the view's function. Restores the settings of the session, and raises `ViewError` if the function has
     changed them: Spark's plans do not contain all of them, and other views use the same session."""
-    before = _settings(spark)
+    before = _session_settings(spark)
     try:
         output = view(*frames)
     finally:
-        changed = _restore(spark, before)
+        changed = _restore_settings(spark, before)
     if changed:
         raise ViewError(
             f"{view.where}: view {view.name}: its function changes the session's setting {changed[0]}, which would "
@@ -111,14 +113,14 @@ def _call(spark: SparkSession, view: View, frames: Sequence[DataFrame]) -> Any:
     return output
 
 
-def _settings(spark: SparkSession) -> Any:
+def _session_settings(spark: SparkSession) -> Any:
     """Return a copy of the session's settings, as a map in Java. Takes a tenth of a millisecond."""
     return spark._jsparkSession.sessionState().conf().getAllConfs()
 
 
-def _restore(spark: SparkSession, before: Any) -> list[str]:
-    """Set the session's settings to what they were, and return the names of those that had changed."""
-    after = _settings(spark)
+def _restore_settings(spark: SparkSession, before: Any) -> list[str]:
+    """Restore the session's settings, and return the names of those that had changed."""
+    after = _session_settings(spark)
     if after.equals(before):
         return []
     names = {str(entry._1()) for settings in (before, after) for entry in items_of(settings.toSeq())}
@@ -132,7 +134,7 @@ def _restore(spark: SparkSession, before: Any) -> list[str]:
     return changed
 
 
-def _quoted(name: str) -> str:
+def _quoted_column(name: str) -> str:
     return f"`{name}`"
 
 
@@ -144,7 +146,7 @@ def key_problems(view: View, frame: DataFrame) -> list[str]:
     problems += [
         f"the key {name!r} is of type {columns[name].simpleString()}, which cannot identify a row"
         for name in view.key
-        if name in columns and _unusable(columns[name])
+        if name in columns and _is_unusable_key(columns[name])
     ]
     if view.by is not None and view.by not in columns:
         problems.append(f"it has no column {view.by!r} for by=; it has {shown}")
@@ -160,9 +162,9 @@ def key_problems(view: View, frame: DataFrame) -> list[str]:
     return problems
 
 
-def _unusable(kind: DataType) -> bool:
+def _is_unusable_key(kind: DataType) -> bool:
     if isinstance(kind, StructType):
-        return any(_unusable(field.dataType) for field in kind.fields)
+        return any(_is_unusable_key(field.dataType) for field in kind.fields)
     return isinstance(kind, ArrayType | MapType | BinaryType | DoubleType | FloatType)
 
 
@@ -175,17 +177,17 @@ def _grouped_by(frame: DataFrame) -> list[str]:
         node = pending.pop()
         if node.nodeName() == "Aggregate":
             expressions = node.groupingExpressions()
-            grouped |= {_identity(expressions.apply(index)) for index in range(expressions.size())}
+            grouped |= {_attribute_id(expressions.apply(index)) for index in range(expressions.size())}
         children = node.children()
         pending += [children.apply(index) for index in range(children.size())]
     output = plan.output()
     attributes = [output.apply(index) for index in range(output.size())]
-    return [attribute.name() for attribute in attributes if _identity(attribute) in grouped]
+    return [attribute.name() for attribute in attributes if _attribute_id(attribute) in grouped]
 
 
-def _identity(expression: Any) -> str:
-    """Return an identifier that stays the same between the place where an attribute of Spark's plan is computed and all
-    its uses."""
+def _attribute_id(expression: Any) -> str:
+    """Return an identifier for an attribute of Spark's plan, which is the same where the attribute is computed and
+    wherever it is used."""
     match = re.search(r"#\d+", str(expression.toString()))
     return match.group() if match else str(expression.toString())
 
@@ -194,10 +196,10 @@ def node_error(node: View | Handler, error: BaseException) -> ViewError | Handle
     """Convert a failure in a view or handler to an error for its author: the view or handler, the line, the column if
     it is known, and one sentence."""
     where = _user_line(node, error)
-    sentence = _sentence(error)
+    sentence = _spark_message(error)
     if isinstance(node, Handler):
         return HandlerError(f"{where}: handler {node.name}: {sentence}", handler=node.name)
-    column, there = _column(error), _sql_position(node, error)
+    column, there = _unknown_column(error), _sql_position(node, error)
     message = f"{where}: view {node.name}: {sentence}" + (f" (in its SQL: {there})" if there is not None else "")
     return ViewError(message, view=node.name, file=where.file, line=where.line, column=column)
 
@@ -214,7 +216,7 @@ def _user_line(node: View | Handler, error: BaseException) -> Where:
     return Where(node.where.file, int(match.group(2))) if match and node.function else node.where
 
 
-def _sentence(error: BaseException) -> str:
+def _spark_message(error: BaseException) -> str:
     """Return the message of a Spark error without Spark's additions, such as the SQL state, the plan and the Java
     stack."""
     if isinstance(error, Py4JJavaError):
@@ -241,7 +243,7 @@ def _sql_position(view: View, error: BaseException) -> str | None:
     return describe_position(view.query, int(java.line().get()), int(java.startPosition().get()))
 
 
-def _column(error: BaseException) -> str | None:
+def _unknown_column(error: BaseException) -> str | None:
     if isinstance(error, PySparkException):
         parameters = error.getMessageParameters() or {}
         name = parameters.get("objectName") or parameters.get("fieldName")

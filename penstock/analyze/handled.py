@@ -1,6 +1,6 @@
 """Handlers as a Spark streaming source: Spark plans each batch, and its workers run the handler as they read.
 
-The source of a handler's query is the handler itself: a task reads its shards' rows from the log, runs the handler on
+The source of a handler's query is the handler itself. A task reads its shards' rows from the log, runs the handler on
 them, makes the state durable and returns the emitted events to Spark. Input events never pass through Java. Spark
 decides on a batch's range before the batch runs, distributes the work, and repeats it if a worker dies.
 """
@@ -41,9 +41,9 @@ Offset = dict[str, int]
 
 @dataclass(frozen=True)
 class LedgerState:
-    """The state of a handler's ledger: the id and the start of the next batch; `intended`, the required end of that
-    batch if it has begun to take effect; the end of the last batch, or None if there is no last batch; the start of the
-    first batch; and the shards, with the generation of their files."""
+    """The state of a handler's ledger. `next_id` and `start` are the id and the start of the next batch; `intended` is
+    the required end of that batch if it has begun to take effect. `last_end` is the end of the last batch, or None if
+    there is no last batch, and `origin` is the start of the first. `generation` is that of the files of `shards`."""
 
     next_id: int
     start: str
@@ -103,29 +103,29 @@ class HandlerReader(DataSourceStreamReader):
         return list(self.source.plan.placed)
 
     def initialOffset(self) -> Offset:
-        return _offset({stream: dict(self.log.starts(stream)) for stream in self.streams})
+        return _handler_offset({stream: dict(self.log.starts(stream)) for stream in self.streams})
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self.source.rows_max)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        position = _positions(start)
+        position = _handler_positions(start)
         ledger_state = self.source.ledger_state()
         if (
             ledger_state is not None
             and ledger_state.intended is not None
             and source_positions(ledger_state.start) == position
         ):
-            return _offset(source_positions(ledger_state.intended))
+            return _handler_offset(source_positions(ledger_state.intended))
         rows_max = self.pace.begin(position, time.monotonic())
         ends = self._wait(position)
         end = batch_end(self.log, self.source.plan.placed, position, ends, rows_max)
         rows = max(self.log.rows_between(name, position[name], end[name]) for name in end)
         self.pace.planned(end, rows, time.monotonic())
-        return _offset(end)
+        return _handler_offset(end)
 
     def reportLatestOffset(self) -> Offset:
-        return _offset({stream: dict(self.log.ends(stream)) for stream in self.streams})
+        return _handler_offset({stream: dict(self.log.ends(stream)) for stream in self.streams})
 
     def _wait(self, position: Positions) -> Positions:
         """Wait until a stream that the handler reads has new rows, for at most `wait_s` seconds, and return the ends of
@@ -141,15 +141,15 @@ class HandlerReader(DataSourceStreamReader):
                 watch.wait(left)
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        works = self._works(_positions(start), _positions(end))
-        if sum(map(self._rows, works)) <= JOINED_ROWS_MAX:
+        works = self._works(_handler_positions(start), _handler_positions(end))
+        if sum(map(self._row_count, works)) <= JOINED_ROWS_MAX:
             return [Task(works)]
         if len(works) > CLAIMED_SHARDS_MAX:
             return [Task([work]) for work in works]
         claims = self.source.plan.new_claims()
         return [Task(works, number, claims) for number in range(len(works))]
 
-    def _rows(self, work: ShardWork) -> int:
+    def _row_count(self, work: ShardWork) -> int:
         ranges = shard_ranges(self.source.plan.placed, work.shard, work.start, work.end)
         return sum(self.log.rows_between(name, {number: first}, {number: stop}) for name, number, first, stop in ranges)
 
@@ -158,7 +158,7 @@ class HandlerReader(DataSourceStreamReader):
         ledger."""
         ledger = self.source.ledger_state()
         if ledger is None:
-            ledger = LedgerState(0, "[]", None, None, json.dumps([_offset(start)]), {})
+            ledger = LedgerState(0, "[]", None, None, json.dumps([_handler_offset(start)]), {})
         elif ledger.last_end is not None and source_positions(ledger.last_end) == end:
             return []
         elif source_positions(ledger.start) != start:
@@ -195,7 +195,7 @@ class HandlerReader(DataSourceStreamReader):
             self._log = None
 
 
-def _offset(positions: Mapping[str, Mapping[int, int]]) -> Offset:
+def _handler_offset(positions: Mapping[str, Mapping[int, int]]) -> Offset:
     return {
         f"{name}/{partition}": offsets[partition]
         for name, offsets in positions.items()
@@ -203,7 +203,7 @@ def _offset(positions: Mapping[str, Mapping[int, int]]) -> Offset:
     }
 
 
-def _positions(offset: Offset) -> Positions:
+def _handler_positions(offset: Offset) -> Positions:
     return source_positions(json.dumps([offset]))
 
 

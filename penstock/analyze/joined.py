@@ -22,20 +22,20 @@ NOT_CLOSED = "it joins two streams, so each of its rows is emitted once: set emi
 def join_problems(spark: SparkSession, view: View, frame: DataFrame) -> Iterator[str]:
     """Yield the problems with a view that joins two streams."""
     plan: Any = frame._jdf.queryExecution().analyzed()
-    joins = [node for node in _nodes(plan) if node.nodeName() == "Join" and _of_streams(node)]
+    joins = [node for node in _plan_nodes(plan) if node.nodeName() == "Join" and _joins_streams(node)]
     if joins and view.emit != "close":
         yield NOT_CLOSED
     elif not all(_is_bounded(spark, node) for node in joins):
         yield UNBOUNDED
 
 
-def _of_streams(join: Any) -> bool:
+def _joins_streams(join: Any) -> bool:
     return bool(join.left().isStreaming() and join.right().isStreaming())
 
 
 def _is_bounded(spark: SparkSession, join: Any) -> bool:
-    """Return whether Spark considers the join of two streams bounded. Spark drops rows from one side if their time is
-    part of the key or is limited by the other side's time."""
+    """Return whether Spark considers the join of two streams bounded. Spark drops rows from one side if the time of
+    these rows is part of the key, or if the other side's time limits it."""
     java: Any = spark._jvm
     helper = java.org.apache.spark.sql.catalyst.analysis.StreamingJoinHelper
     if helper.isWatermarkInJoinKeys(join):
@@ -47,8 +47,8 @@ def _is_bounded(spark: SparkSession, join: Any) -> bool:
     )
 
 
-def _nodes(plan: Any) -> Iterator[Any]:
+def _plan_nodes(plan: Any) -> Iterator[Any]:
     yield plan
     children = plan.children()
     for index in range(children.size()):
-        yield from _nodes(children.apply(index))
+        yield from _plan_nodes(children.apply(index))

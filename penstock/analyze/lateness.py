@@ -30,10 +30,11 @@ Sift = Callable[[str, pa.RecordBatch], list[int]]
 
 
 class Closing(msgspec.Struct, frozen=True):
-    """The range of event time that a view's operator keeps until the watermark has passed it, in microseconds.
+    """A rule for how long a view's operator keeps an event: until the watermark has passed a range of event time. All
+    values are in microseconds.
 
     Windows have the length `span`, and one begins every `step`, counted from `origin`. Without `step`, an event is kept
-    until `span` after its own time, as in a session. Without `span` too, it is kept until its own time.
+    until `span` after its own time, as in a session. Without `step` and `span`, it is kept until its own time.
     """
 
     span: int
@@ -41,8 +42,8 @@ class Closing(msgspec.Struct, frozen=True):
     origin: int = 0
 
     def missed(self, at: int, watermark: int) -> list[tuple[int, int]]:
-        """Return the view's windows that contain this event time and are over. If there are too many, only the newest
-        are returned. They are sorted from oldest to newest."""
+        """Return the view's windows that contain this event time and are over, sorted from oldest to newest. If there
+        are too many, only the newest are returned."""
         if not self.step:
             return [(at, at + self.span)] if at + self.span <= watermark else []
         newest = at - (at - self.origin) % self.step
@@ -52,8 +53,8 @@ class Closing(msgspec.Struct, frozen=True):
         return [(newest - number * self.step, end - number * self.step) for number in reversed(numbers)]
 
     def is_late(self, at: pa.Array, watermark: int) -> pa.Array:
-        """Return for each of many times whether it is late. A time is late if it misses the oldest window that contains
-        it."""
+        """Return, for each of these times, whether it is late. A time is late if it misses the oldest window that
+        contains it."""
         if not self.step:
             return pc.less_equal(at, watermark - self.span)
         number = -(-self.span // self.step) - 1
@@ -105,10 +106,10 @@ class Finder:
             for partition, stop in sorted(last[timed.stream].items()):
                 offset = first[timed.stream][partition]
                 for batch in log.read(timed.stream, partition, offset, stop):
-                    for row in self._rows(batch, timed, watermark):
+                    for row in self._late_rows(batch, timed, watermark):
                         yield self._late_event(timed.stream, partition, row, watermark)
 
-    def _rows(self, batch: pa.RecordBatch, timed: TimedStream, watermark: int) -> Iterator[_Row]:
+    def _late_rows(self, batch: pa.RecordBatch, timed: TimedStream, watermark: int) -> Iterator[_Row]:
         times = batch.column(timed.column).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
         late = pc.equal(batch.column("_kind"), KIND_EVENT)
         missed = [closing.is_late(times, watermark) for closing in self.closings]

@@ -2,9 +2,10 @@
 
 The fingerprint uses two of Spark's formats, because neither is complete. JSON contains each node with its parameters
 and the types of literals, but omits complex values, such as a function's options. The text format contains these
-values, but shows `array('a, b')` as `array('a', 'b')`. In both formats, expression numbers are replaced by their order,
-and names of input columns by the names of the input and the column. Other names are left out, because the names of a
-view's results are in its columns. Columns that the view passes on but nothing uses are also left out (`pruning.py`).
+values, but shows `array('a, b')` as `array('a', 'b')`. In both formats, each expression number is replaced by its place
+in the plan's order, and the name of each input column by the names of the input and the column. Other names are left
+out, because the names of a view's results are in its columns. Columns that the view passes on but nothing uses are also
+left out (`pruning.py`).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def plan_print(
         codes += (view_text(view).code,)  # a part that cannot be compared counts as changed if the view's text changes
     names = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     types = {field.name: str(field.type) for field in columns_schema(frame)}
-    print_ = PlanPrint(plan.digest(), codes, names, plan.used, _lateness(app, view, frame), types)
+    print_ = PlanPrint(plan.digest(), codes, names, plan.used, _watermark_inputs(app, view, frame), types)
     return print_, opaque
 
 
@@ -68,7 +69,8 @@ def _on_placeholders(
 def _placeholders(
     spark: SparkSession, app: App, view: View, columns: Mapping[str, pa.Schema]
 ) -> tuple[list[DataFrame], Needed]:
-    """Return inputs without events for a view, and the columns that it uses from each input, where that is certain."""
+    """Return inputs without events for a view, and the columns that the view uses, for each input where that is
+    certain."""
     if is_derived(app, view):
         tables = [columns[name].empty_table() for name in view.reads]
         return [spark.createDataFrame(table, spark_schema(table.schema)) for table in tables], {}
@@ -86,7 +88,7 @@ def plan_problems(spark: SparkSession, app: App, view: View, columns: Mapping[st
     again, _ = plan_print(spark, app, view, columns)
     if opaque:
         return [
-            f"a Python function in it uses {opaque[0]}, and the next start cannot detect when that has changed; "
+            f"a Python function in it uses {opaque[0]}, whose changes the next start cannot detect; "
             "pass the values that the function needs as plain values"
         ]
     frame, _ = _on_placeholders(spark, app, view, columns)
@@ -94,8 +96,8 @@ def plan_problems(spark: SparkSession, app: App, view: View, columns: Mapping[st
     if dynamic:
         where, _, name = dynamic[0].rpartition(": ")
         return [
-            f"a Python function in it uses {name} ({where}), and the next start cannot detect when what it returns has "
-            "changed; use the names of variables and modules, or a dict with the values by name"
+            f"a Python function in it uses {name} ({where}), and the next start cannot detect whether its result has "
+            "changed; use the names of variables and modules, or look the values up in a dict"
         ]
     parts = [part.removeprefix("its ").removesuffix(" has changed") for part in plan_differences(first, again)]
     if parts:
@@ -106,7 +108,7 @@ def plan_problems(spark: SparkSession, app: App, view: View, columns: Mapping[st
     return []
 
 
-def _lateness(app: App, view: View, frame: DataFrame) -> dict[str, tuple[str, int]]:
+def _watermark_inputs(app: App, view: View, frame: DataFrame) -> dict[str, tuple[str, int]]:
     """Return a view's inputs whose watermark decides which events count, each with its time field and its `late_after`
     in milliseconds. Empty if the view closes nothing by watermark."""
     if view.time == "ingest" or not closings(frame).late:

@@ -50,7 +50,7 @@ def plans_of(spark: SparkSession, app: App, names: Collection[str], origins: Ori
         try:
             if view.name in names:
                 plans[view.name] = plan_print(spark, app, view, columns, origins)[0]
-            columns[view.name] = _columns(spark, app, view, columns)
+            columns[view.name] = _plan_columns(spark, app, view, columns)
         except ViewError as error:
             plans[view.name] = error.message
         except KeyError as error:
@@ -58,7 +58,7 @@ def plans_of(spark: SparkSession, app: App, names: Collection[str], origins: Ori
     return {name: plans[name] for name in names}
 
 
-def _columns(spark: SparkSession, app: App, view: View, known: Mapping[str, pa.Schema]) -> pa.Schema:
+def _plan_columns(spark: SparkSession, app: App, view: View, known: Mapping[str, pa.Schema]) -> pa.Schema:
     """Return the columns of a view, given the columns of the views that it reads."""
     if is_derived(app, view):
         return Derived(spark, view).columns([known[name] for name in view.reads])

@@ -69,12 +69,12 @@ class PlanTree:
 
     def functions(self) -> list[Fingerprint]:
         """Return the fingerprints of the Python functions in the plan, in the order of its nodes."""
-        return [_function(self._spark, expression) for expression in self._python_expressions()]
+        return [_function_print(self._spark, expression) for expression in self._python_expressions()]
 
     def python_values(self) -> list[Any]:
         """Return the Python functions in the plan, as Spark passes them to its workers. A function that cannot be read
         is left out."""
-        values = (_unpickled(self._spark, expression) for expression in self._python_expressions())
+        values = (_unpickled_function(self._spark, expression) for expression in self._python_expressions())
         return [value for value in values if not isinstance(value, Exception)]
 
     def nondeterministic(self) -> list[str]:
@@ -83,21 +83,21 @@ class PlanTree:
         return [
             str(expression.name())
             for expression in self._python_expressions()
-            if _class(expression).rpartition(".")[2] != "PythonUDTF" and not expression.udfDeterministic()
+            if _expression_class(expression).rpartition(".")[2] != "PythonUDTF" and not expression.udfDeterministic()
         ]
 
     def _python_expressions(self) -> list[Any]:
         if not any(f'.{name}"' in self._text for name in _PYTHON):
             return []
-        return [expression for expression in self._expressions() if _is_python(expression)]
+        return [expression for expression in self._expressions() if _is_python_expression(expression)]
 
     def _find_inputs(self, nodes: Any) -> None:
         """Record which input each column number belongs to, anywhere in the plan."""
-        for trees in _sequences(nodes):
+        for trees in _plan_trees(nodes):
             index = 0
             while index < len(trees):
-                end = _end(trees, index)
-                name = _input_name(trees[index])
+                end = _plan_tree_end(trees, index)
+                name = _plan_input_name(trees[index])
                 if name is not None:
                     self._note_input(name, trees[index + 1 : end])
                     index = end
@@ -127,12 +127,12 @@ class PlanTree:
         tree: list[Any] = []
         index = 0
         while index < len(nodes):
-            node, name = nodes[index], _input_name(nodes[index])
+            node, name = nodes[index], _plan_input_name(nodes[index])
             if name is not None:
                 tree.append({"input": name})
-                index = _end(nodes, index)
+                index = _plan_tree_end(nodes, index)
                 continue
-            if _simple(node) not in _TRANSPARENT:
+            if _node_class(node) not in _TRANSPARENT:
                 tree.append(self._node(node))
             index += 1
         return tree
@@ -145,7 +145,7 @@ class PlanTree:
             self._names.setdefault((node["name"], node["exprId"]["id"]), self._id(node["exprId"]["id"]))
         left_out = _LEFT_OUT | ({"name"} if named else set())
         fields = {name: self._value(value) for name, value in node.items() if name not in left_out}
-        for name in _CTE.get(_simple(node), ()):
+        for name in _CTE.get(_node_class(node), ()):
             fields[name] = self._ctes.setdefault(node[name], len(self._ctes))
         return fields
 
@@ -154,7 +154,7 @@ class PlanTree:
             if "product-class" in value and value["product-class"].endswith(".ExprId"):
                 return self._id(value["id"])
             return {name: self._value(part) for name, part in value.items() if name not in _LEFT_OUT}
-        if _is_tree(value):
+        if _is_plan_tree(value):
             return self._tree(value)
         if isinstance(value, list):
             return [self._value(part) for part in value if not self._is_unused(part)]
@@ -162,7 +162,7 @@ class PlanTree:
 
     def _is_unused(self, tree: Any) -> bool:
         """Return whether the plan tree is an input column that is passed on but not used."""
-        if not (_is_tree(tree) and len(tree) == 1 and tree[0]["class"] == _ATTRIBUTE):
+        if not (_is_plan_tree(tree) and len(tree) == 1 and tree[0]["class"] == _ATTRIBUTE):
             return False
         return tree[0]["exprId"]["id"] in self._unused
 
@@ -184,7 +184,7 @@ class PlanTree:
                 if kind == "EventTimeWatermark":
                     yield self._plain(str(node.simpleString(25)))
                 for expression in items_of(node.expressions()):
-                    if _class(expression) == _ATTRIBUTE and expression.exprId().id() in self._unused:
+                    if _expression_class(expression) == _ATTRIBUTE and expression.exprId().id() in self._unused:
                         continue
                     yield self._plain(str(expression.toString()))
 
@@ -232,15 +232,15 @@ class _AllFields:
         self._spark.conf.set(self.KEY, str(self._before))
 
 
-def _function(spark: SparkSession, expression: Any) -> Fingerprint:
+def _function_print(spark: SparkSession, expression: Any) -> Fingerprint:
     """Return the fingerprint of the pickled function in an expression of Spark's plan."""
-    value = _unpickled(spark, expression)
+    value = _unpickled_function(spark, expression)
     if isinstance(value, Exception):
         return Fingerprint(digest("unreadable"), None, (f"{expression.name()} ({type(value).__name__}: {value})",))
     return fingerprint_of(value)
 
 
-def _unpickled(spark: SparkSession, expression: Any) -> Any:
+def _unpickled_function(spark: SparkSession, expression: Any) -> Any:
     """Return the function in an expression, without its type, or the exception if it cannot be read."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
@@ -252,34 +252,34 @@ def _unpickled(spark: SparkSession, expression: Any) -> Any:
     return pickled[0] if isinstance(pickled, tuple) and pickled and callable(pickled[0]) else pickled
 
 
-def _is_python(expression: Any) -> bool:
-    return _is_python_class(_class(expression))
+def _is_python_expression(expression: Any) -> bool:
+    return _is_python_class(_expression_class(expression))
 
 
 def _is_python_class(name: str) -> bool:
     return name.rpartition(".")[2] in _PYTHON
 
 
-def _class(expression: Any) -> str:
+def _expression_class(expression: Any) -> str:
     return str(expression.getClass().getName())
 
 
-def _is_tree(value: Any) -> bool:
+def _is_plan_tree(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], dict) and "num-children" in value[0]
 
 
-def _simple(node: Node) -> str:
+def _node_class(node: Node) -> str:
     return str(node["class"]).rpartition(".")[2]
 
 
-def _input_name(node: Node) -> str | None:
-    if _simple(node) != "SubqueryAlias":
+def _plan_input_name(node: Node) -> str | None:
+    if _node_class(node) != "SubqueryAlias":
         return None
     name = str(node["identifier"]["name"])
     return name.removeprefix(MARK) if name.startswith(MARK) else None
 
 
-def _end(nodes: Sequence[Node], index: int) -> int:
+def _plan_tree_end(nodes: Sequence[Node], index: int) -> int:
     """Return the index after the plan tree that begins at `index`, in preorder."""
     open_nodes = 1
     while open_nodes:
@@ -288,16 +288,16 @@ def _end(nodes: Sequence[Node], index: int) -> int:
     return index
 
 
-def _sequences(value: Any) -> Iterator[Sequence[Node]]:
+def _plan_trees(value: Any) -> Iterator[Sequence[Node]]:
     """Yield the outermost plan trees within a value."""
-    if _is_tree(value):
+    if _is_plan_tree(value):
         yield value
     elif isinstance(value, list):
         for part in value:
-            yield from _sequences(part)
+            yield from _plan_trees(part)
     elif isinstance(value, dict):
         for part in value.values():
-            yield from _sequences(part)
+            yield from _plan_trees(part)
 
 
 def _all_nodes(nodes: Any) -> Iterator[Node]:

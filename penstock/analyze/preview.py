@@ -19,8 +19,9 @@ from penstock.analyze.scratch import scratch_folder
 from penstock.analyze.session import start_session
 from penstock.analyze.source import register
 from penstock.app.app import App
+from penstock.app.check import require_sound_view
 from penstock.app.declared import CHANGES_SUFFIX, Stream, Time, View
-from penstock.app.graph import is_derived, require_sound_view
+from penstock.app.graph import is_derived
 from penstock.core.columns import CHANGE_COLUMN, UPSERT, VERSION_COLUMN, json_rows, require_one_row_each, to_batch
 from penstock.core.errors import MissingTool, ViewError
 from penstock.core.schema import Event, wire_class
@@ -33,7 +34,7 @@ def preview(app: App, view: View, events: Sequence[Iterable[Any]]) -> DataFrame:
         wanted = ", ".join(view.reads)
         raise ViewError(f"view {view.name} reads {wanted}: pass one list of events for each; got {len(events)}")
     require_sound_view(app, view)
-    spark = SparkSession.getActiveSession() or _session()
+    spark = SparkSession.getActiveSession() or _preview_session()
     streams = {stream.name: stream for stream in (*app.streams, *app.outputs)}
     frames = [
         _stream_input(spark, streams[name], rows, view.time) if name in streams else _view_input(spark, name, rows)
@@ -82,11 +83,11 @@ def _naming_pandas(frame: DataFrame) -> DataFrame:
 
 
 def _no_pandas() -> NoReturn:
-    raise MissingTool("toPandas() needs pandas: pip install 'penstock[pandas]'; toArrow() and collect() need nothing")
+    raise MissingTool("toPandas() needs pandas: pip install 'penstock[pandas]'; toArrow() and collect() do not")
 
 
 def _view_input(spark: SparkSession, name: str, rows: Iterable[Any]) -> DataFrame:
-    """Return a DataFrame of a view's rows or changes. A change without a change column sets its row."""
+    """Return a DataFrame of a view's rows or changes. Changes without a change column count as upserts."""
     frame = spark.createDataFrame(list(rows))
     if name.endswith(CHANGES_SUFFIX) and CHANGE_COLUMN not in frame.columns:
         frame = frame.withColumn(CHANGE_COLUMN, F.lit(UPSERT))
@@ -94,7 +95,7 @@ def _view_input(spark: SparkSession, name: str, rows: Iterable[Any]) -> DataFram
 
 
 def _stream_input(spark: SparkSession, stream: Stream, rows: Iterable[Any], time: Time) -> DataFrame:
-    values = [_value(stream.event, row) for row in rows]
+    values = [_preview_event(stream.event, row) for row in rows]
     empty: list[str | None] = [None] * len(values)
     batch = to_batch(stream.event, values, ids=empty, keys=empty, now=datetime.now(UTC))
 
@@ -104,12 +105,12 @@ def _stream_input(spark: SparkSession, stream: Stream, rows: Iterable[Any], time
     return stream_frame(stream, read, time)
 
 
-def _value(cls: type[Event], row: Any) -> Any:
+def _preview_event(cls: type[Event], row: Any) -> Any:
     """Return an event passed to a preview unchanged. Convert a mapping to an event, with the same validation as for a
     POST."""
     return row if isinstance(row, cls) else msgspec.convert(row, wire_class(cls))
 
 
-def _session() -> SparkSession:
+def _preview_session() -> SparkSession:
     folder = scratch_folder()
     return start_session("preview", from_environment(), logs=folder / "log", warehouse=folder / "warehouse")

@@ -47,19 +47,19 @@ def needed_columns(spark: SparkSession, make: Make) -> Needed:
         plan = make(read)._jdf.queryExecution().optimizedPlan()
     except (PySparkException, ViewError):
         return {}  # the view works only on streams, or not at all; the caller will notice that
-    return _uses(plan, origin)
+    return _used_columns(plan, origin)
 
 
-def _uses(plan: Any, origin: Mapping[int, tuple[str, str]]) -> Needed:
+def _used_columns(plan: Any, origin: Mapping[int, tuple[str, str]]) -> Needed:
     nodes = list(walk(plan))
     leaves = [
         attribute.exprId().id() for node in nodes if node.children().isEmpty() for attribute in items_of(node.output())
     ]
     if any(node.nodeName() in _BY_POSITION for node in nodes) or any(leaf not in origin for leaf in leaves):
         return {}
-    used = _ids(plan.outputSet())
+    used = _column_ids(plan.outputSet())
     for node in nodes:
-        used |= _ids(node.references())
+        used |= _column_ids(node.references())
     return {
         stream: frozenset(name for number, (other, name) in origin.items() if other == stream and number in used)
         for stream in {stream for stream, _ in origin.values()}
@@ -74,16 +74,16 @@ def _narrowed(read: Reader, needed: Needed) -> Reader:
         if wanted is None or wanted >= set(schema.names):
             return read(stream, schema)
         kept = StructType([field for field in schema if field.name in wanted])
-        return read(stream, kept).select([_column(field, kept) for field in schema])
+        return read(stream, kept).select([_pruned_column(field, kept) for field in schema])
 
     return narrow
 
 
-def _column(field: StructField, kept: StructType) -> Column:
+def _pruned_column(field: StructField, kept: StructType) -> Column:
     if field.name in kept.names:
         return F.col(f"`{field.name}`")
     return F.lit(None).cast(field.dataType).alias(field.name)
 
 
-def _ids(attributes: Any) -> set[int]:
+def _column_ids(attributes: Any) -> set[int]:
     return {attribute.exprId().id() for attribute in items_of(attributes.toSeq())}

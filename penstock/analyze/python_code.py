@@ -1,5 +1,5 @@
-"""Reasons to reject a view because of the Python functions in its query: they could return something else when a batch
-runs again, or the next start could not detect that they have changed."""
+"""Reasons to reject a view because of the Python functions in its query. A function could return something else when a
+batch runs again, or the next start could not detect that it has changed."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ _IN_ROWS: Mapping[str, str] = {
     ENVIRONMENT: "may differ in another process; read it into a constant at the top of the file",
     ZONE: "uses the machine's time zone; use a datetime with an explicit time zone, as in tz=UTC",
     IDENTITY: "is an address, which differs in every process; use a column that identifies the row",
-    COUNTED: "is changed by each call, so the result depends on the rows before; compute it from the arguments",
+    COUNTED: "is changed by each call, so the result depends on earlier rows; compute it from the arguments",
 }
-"""What to write instead in a Python function, by the reason why the rules reject it. Spark's workers have a fixed hash
-seed, so `hash` and the order of a set are allowed. So is a cache in a global variable."""
+"""Text for each reason for which the rules reject a Python function: the problem, and what to write instead. Spark's
+workers have a fixed hash seed, so `hash` and the order of a set are allowed. A cache in a global variable is allowed
+too."""
 
 
 def function_problems(spark: SparkSession, frame: DataFrame) -> list[str]:
@@ -77,14 +78,14 @@ def _findings(values: Iterable[Any], rule: Rule, texts: Mapping[str, str] | None
     for value in values:
         for function in used_functions(value):
             for file, line, message in findings(function, rule):
-                text = message if texts is None else _reworded(message, texts)
+                text = message if texts is None else _reworded_finding(message, texts)
                 if text is not None:
                     texts_by_line.setdefault((file, line), text)
     for (file, line), text in texts_by_line.items():
         yield f"{Where.of(file, line)}: {text}"
 
 
-def _reworded(message: str, texts: Mapping[str, str]) -> str | None:
+def _reworded_finding(message: str, texts: Mapping[str, str]) -> str | None:
     for reason, text in texts.items():
         if message.endswith(reason):
             return message.removesuffix(reason) + text

@@ -25,7 +25,7 @@ _CONSTANT_LEAVES = frozenset({"LocalRelation", "OneRowRelation", "Range", "CTERe
 _CONSTANT_RDDS = frozenset({"ParallelCollectionRDD", "EmptyRDD"})
 """RDDs whose rows come from a list in Python."""
 RDDS_MAX = 1_000
-"""Maximum number of RDDs that are followed back to their data."""
+"""Maximum number of RDDs that are traced back to their data."""
 _ALL_ROWS = "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"
 _NOT_TIME = "but a derived view changes only when its rows do, not when time passes; compare with a time in the rows"
 _ORDER = "so its result depends on the order of the rows; {}, with columns that identify a row, such as the key"
@@ -34,32 +34,32 @@ _ORDER = "so its result depends on the order of the rows; {}, with columns that 
 def repeat_problems(view: View, frame: DataFrame) -> Iterator[str]:
     """Yield the reasons to reject a derived view's query because it could return different results for the same rows.
     Ties in an ORDER BY are allowed, because `Derived` receives its rows in a fixed order."""
-    for text in _texts(view):
+    for text in _sql_texts(view):
         if (literal := clock_literal(text)) is not None:
             yield f"its query has {literal}, which Spark replaces with the time when it parses the query, {_NOT_TIME}"
     java: Any = frame.sparkSession._jvm
     chance = java.Class.forName("org.apache.spark.sql.catalyst.expressions.Nondeterministic")
-    for plan in _plans(frame._jdf.queryExecution().analyzed()):
-        yield from _step_problems(plan)
+    for plan in _query_plans(frame._jdf.queryExecution().analyzed()):
+        yield from _operator_problems(plan)
         if plan.children().isEmpty() and not _is_constant_data(plan):
             yield (
                 f"its query reads {_data_name(plan)}, which is not one of its inputs, so it is not computed again when "
                 "that data changes; write the rows in the app's file, as VALUES or with createDataFrame, or send them "
                 "to a stream and read a view of it"
             )
-        for expression in _expressions(plan):
+        for expression in _query_expressions(plan):
             yield from _expression_problems(expression, chance)
 
 
 def literals(frame: DataFrame) -> list[str]:
     """Return the constants in Spark's plan of a query, in plan order. If the same function produces different
     constants, it depends on something outside its inputs."""
-    plans = _plans(frame._jdf.queryExecution().analyzed())
-    expressions = (expression for plan in plans for expression in _expressions(plan))
+    plans = _query_plans(frame._jdf.queryExecution().analyzed())
+    expressions = (expression for plan in plans for expression in _query_expressions(plan))
     return [str(expression.sql()) for expression in expressions if expression.getClass().getSimpleName() == "Literal"]
 
 
-def _texts(view: View) -> Iterator[str]:
+def _sql_texts(view: View) -> Iterator[str]:
     """Yield the strings that could contain SQL: the view's query, or the strings in its function."""
     if view.query is not None:
         yield view.query
@@ -69,18 +69,18 @@ def _texts(view: View) -> Iterator[str]:
             function = function.func
         code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
         if code is not None:
-            yield from _strings(code, function.__doc__)
+            yield from _code_strings(code, function.__doc__)
 
 
-def _strings(code: CodeType, documentation: str | None = None) -> Iterator[str]:
+def _code_strings(code: CodeType, documentation: str | None = None) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _strings(constant)
+            yield from _code_strings(constant)
         elif isinstance(constant, str) and constant != documentation:
             yield constant
 
 
-def _step_problems(plan: Any) -> Iterator[str]:
+def _operator_problems(plan: Any) -> Iterator[str]:
     name = plan.getClass().getSimpleName()
     if name == "Sample":
         yield (
@@ -136,12 +136,12 @@ def _expression_problems(expression: Any, chance: Any) -> Iterator[str]:
     if name in _CLOCKS:
         yield f"its query uses {expression.prettyName()}(), {_NOT_TIME}"
     elif name == "WindowSpecDefinition":
-        yield from _window_problems(expression)
+        yield from _window_order_problems(expression)
     elif chance.isInstance(expression):
         yield f"its query uses {expression.prettyName()}(), whose value differs each time"
 
 
-def _window_problems(window: Any) -> Iterator[str]:
+def _window_order_problems(window: Any) -> Iterator[str]:
     if window.orderSpec().nonEmpty():
         if _is_constant(window.orderSpec()):
             yield f"its query has OVER (ORDER BY a constant), {_ORDER.format('order by columns')}"
@@ -149,14 +149,14 @@ def _window_problems(window: Any) -> Iterator[str]:
         yield f"its query has OVER (ROWS ...) without ORDER BY, {_ORDER.format('add ORDER BY')}"
 
 
-def _plans(plan: Any) -> Iterator[Any]:
+def _query_plans(plan: Any) -> Iterator[Any]:
     """Yield a Spark plan and all plans below it, including subqueries."""
     yield plan
     for child in (*items_of(plan.children()), *items_of(plan.subqueries())):
-        yield from _plans(child)
+        yield from _query_plans(child)
 
 
-def _expressions(plan: Any) -> Iterator[Any]:
+def _query_expressions(plan: Any) -> Iterator[Any]:
     """Yield all expressions in one step of a Spark plan, including nested expressions."""
     pending = [*items_of(plan.expressions())]
     while pending:

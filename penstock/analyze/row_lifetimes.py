@@ -47,32 +47,35 @@ def closings(frame: DataFrame) -> Closings:
     process each event separately."""
     plan = frame._jdf.queryExecution().analyzed()
     nodes = list(walk(plan))
-    definitions = dict(_definitions(nodes))
+    definitions = dict(_column_definitions(nodes))
     late: list[Closing] = []
     kept: list[Closing] = []
     for node in nodes:
         if node.nodeName() == "Aggregate":
             windows = [
-                _window(column, definitions) for column in items_of(node.groupingExpressions()) if _is_timed(column)
+                _window_closing(column, definitions)
+                for column in items_of(node.groupingExpressions())
+                if _is_watermarked(column)
             ]
             late += windows
             kept += windows
-        elif node.nodeName() in _BY_EVENT and _has_time(node):
+        elif node.nodeName() in _BY_EVENT and _has_watermarked_column(node):
             late.append(Closing(0))
             kept.append(Closing(0))
-        elif node.nodeName() == "Join" and _is_of_streams(node):
+        elif node.nodeName() == "Join" and _is_timed_stream_join(node):
             late.append(Closing(0))
-            kept.append(Closing(_bound(node)))
-    return Closings(_distinct(late), _distinct(kept))
+            kept.append(Closing(_join_wait_micros(node)))
+    return Closings(_distinct_closings(late), _distinct_closings(kept))
 
 
-def _distinct(closings: list[Closing]) -> tuple[Closing, ...]:
+def _distinct_closings(closings: list[Closing]) -> tuple[Closing, ...]:
     return tuple(dict.fromkeys(closings))
 
 
-def _definitions(nodes: list[Any]) -> Iterator[tuple[int, str]]:
+def _column_definitions(nodes: list[Any]) -> Iterator[tuple[int, str]]:
     """Yield each plan column's number and the text of the expression that computes it. A sliding window is computed by
-    an operator with several variants, which differ only in how far back they begin; this uses the first variant."""
+    an operator with several variants, which differ only in how far back they begin; this function uses the first
+    variant."""
     for node in nodes:
         if node.nodeName() == "Project":
             for expression in items_of(node.projectList()):
@@ -86,7 +89,7 @@ def _definitions(nodes: list[Any]) -> Iterator[tuple[int, str]]:
             )
 
 
-def _window(column: Any, definitions: dict[int, str]) -> Closing:
+def _window_closing(column: Any, definitions: dict[int, str]) -> Closing:
     """Return the closing for a column in GROUP BY: its windows, or single events if the column is a time rather than a
     window."""
     text = definitions.get(column.exprId().id(), "") if hasattr(column, "exprId") else ""
@@ -94,35 +97,37 @@ def _window(column: Any, definitions: dict[int, str]) -> Closing:
     if match and long:
         return Closing(int(long[1]), int(match[3]), int(match[2]))
     session = _SESSION.search(text)
-    return Closing(_micros(session[2])) if session else Closing(0)
+    return Closing(_duration_micros(session[2])) if session else Closing(0)
 
 
-def _is_timed(expression: Any) -> bool:
-    return bool(expression.metadata().contains(WATERMARK)) if _is_attribute(expression) else False
+def _is_watermarked(expression: Any) -> bool:
+    return bool(expression.metadata().contains(WATERMARK)) if _is_attribute_reference(expression) else False
 
 
-def _is_attribute(expression: Any) -> bool:
+def _is_attribute_reference(expression: Any) -> bool:
     return str(expression.getClass().getSimpleName()) == "AttributeReference"
 
 
-def _has_time(node: Any) -> bool:
-    return any(_is_timed(column) for child in (node, *items_of(node.children())) for column in items_of(child.output()))
+def _has_watermarked_column(node: Any) -> bool:
+    return any(
+        _is_watermarked(column) for child in (node, *items_of(node.children())) for column in items_of(child.output())
+    )
 
 
-def _is_of_streams(join: Any) -> bool:
+def _is_timed_stream_join(join: Any) -> bool:
     sides = (join.left(), join.right())
-    return all(side.isStreaming() for side in sides) and any(map(_has_time, sides))
+    return all(side.isStreaming() for side in sides) and any(map(_has_watermarked_column, sides))
 
 
-def _bound(join: Any) -> int:
+def _join_wait_micros(join: Any) -> int:
     """Return the longest time that a row on one side of a view's join can wait for the other side: the sum of all
     durations in the join's condition."""
     condition = join.condition()
     text = str(condition.get().toString()) if condition.isDefined() else ""
-    return _micros(text)
+    return _duration_micros(text)
 
 
-def _micros(text: str) -> int:
+def _duration_micros(text: str) -> int:
     """Return the sum of all durations in a Spark expression, such as `1 minutes 30 seconds` or `INTERVAL '01:30' MINUTE
     TO SECOND`, in microseconds."""
     total = sum(int(float(number) * _UNITS[unit]) for number, unit in _PART.findall(text))

@@ -29,7 +29,7 @@ def scratch_folder() -> Path:
     processes that no longer exist. The folder is removed when the process exits, unless it is killed."""
     remove_orphans()
     folder = _create()
-    atexit.register(_remove_own, folder, os.getpid())
+    atexit.register(_remove_own_scratch, folder, os.getpid())
     return folder
 
 
@@ -43,8 +43,8 @@ def remove_orphans() -> None:
 
 
 def _create() -> Path:
-    """Create a scratch folder and lock it. The lock's descriptor stays open until the process exits. If another
-    starting process takes the folder for an orphan before it is locked, this tries again."""
+    """Create a scratch folder and lock it. The lock's descriptor stays open until the process exits. If another process
+    that is starting mistakes the folder for an orphan before it is locked, this function tries again."""
     for _ in range(TRIES):
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))  # mode 0700
         if _lock(folder) is not None and folder.exists():
@@ -67,6 +67,6 @@ def _lock(folder: Path) -> int | None:
     return None
 
 
-def _remove_own(folder: Path, pid: int) -> None:
+def _remove_own_scratch(folder: Path, pid: int) -> None:
     if os.getpid() == pid:  # not in a forked process
         shutil.rmtree(folder, ignore_errors=True)

@@ -47,7 +47,7 @@ _CHECKPOINTS = {
     f"{_STREAMING}.minBatchesToRetain": "20",
 }
 
-# Spark runs in one process on loopback that nobody inspects, so there is no web page, history or console output.
+# Spark runs in one process on loopback and nobody inspects it, so there is no web page, history or console output.
 _QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -28,7 +28,7 @@ ROW = "_row"
 def sifter(spark: SparkSession, make: Callable[[Reader], DataFrame]) -> Sift:
     """Return a function that applies the view's conditions to rows. It applies conditions that are SQL over one
     stream's columns. If the view reads a stream twice, or filters it with a Python function, no rows are removed."""
-    conditions = _conditions(spark, make)
+    conditions = _view_conditions(spark, make)
 
     def sift(stream: str, rows: pa.RecordBatch) -> list[int]:
         if stream not in conditions:
@@ -40,7 +40,7 @@ def sifter(spark: SparkSession, make: Callable[[Reader], DataFrame]) -> Sift:
     return sift
 
 
-def _conditions(spark: SparkSession, make: Callable[[Reader], DataFrame]) -> Mapping[str, str]:
+def _view_conditions(spark: SparkSession, make: Callable[[Reader], DataFrame]) -> Mapping[str, str]:
     streams: dict[int, str] = {}
     empty: dict[str, list[DataFrame]] = {}
 
@@ -53,7 +53,7 @@ def _conditions(spark: SparkSession, make: Callable[[Reader], DataFrame]) -> Map
         return frame
 
     try:
-        conditions = list(_asked(make(read)._jdf.queryExecution().optimizedPlan(), streams))
+        conditions = list(_stream_conditions(make(read)._jdf.queryExecution().optimizedPlan(), streams))
         alone = {stream: text for stream, text in conditions if len(empty[stream]) == 1}
         for stream, text in alone.items():
             empty[stream][0].filter(text)
@@ -62,19 +62,19 @@ def _conditions(spark: SparkSession, make: Callable[[Reader], DataFrame]) -> Map
     return alone
 
 
-def _asked(node: Any, streams: Mapping[int, str]) -> Iterator[tuple[str, str]]:
+def _stream_conditions(node: Any, streams: Mapping[int, str]) -> Iterator[tuple[str, str]]:
     """Yield each stream that is filtered before anything else is done with its rows, with the condition as SQL."""
     children = list(items_of(node.children()))
-    if node.nodeName() == "Filter" and node.condition().deterministic() and _is_read(children[0]):
+    if node.nodeName() == "Filter" and node.condition().deterministic() and _is_unfiltered_input(children[0]):
         references = list(items_of(node.references().toSeq()))
         named = {streams.get(reference.exprId().id()) for reference in references}
         if len(named) == 1 and (stream := named.pop()) is not None:
-            yield stream, _text(node.condition(), references)
+            yield stream, _condition_sql(node.condition(), references)
     for child in children:
-        yield from _asked(child, streams)
+        yield from _stream_conditions(child, streams)
 
 
-def _is_read(node: Any) -> bool:
+def _is_unfiltered_input(node: Any) -> bool:
     """Return whether a node of a view's plan returns the rows of an input as they were read, apart from removed
     ticks."""
     while node.nodeName() == "Project" or (node.nodeName() == "Filter" and not node.condition().deterministic()):
@@ -82,7 +82,7 @@ def _is_read(node: Any) -> bool:
     return bool(node.children().isEmpty())
 
 
-def _text(condition: Any, references: list[Any]) -> str:
+def _condition_sql(condition: Any, references: list[Any]) -> str:
     """Return a view's condition as SQL with unqualified column names, because the names that the view gave its inputs
     are not defined for the rows."""
     text = str(condition.sql())

@@ -66,7 +66,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_log": None}
 
     def initialOffset(self) -> Offset:
-        return self._offset(self.log.starts(self.stream))
+        return self._spark_offset(self.log.starts(self.stream))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self.rows_max)
@@ -75,25 +75,27 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._final = self.log.ends(self.stream)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        position = _position(start)
+        position = _stream_position(start)
         ends = self._final if self._final is not None else self.log.wait(self.stream, position, self.wait_s)
         if isinstance(limit, ReadAllAvailable):
-            return self._offset(ends)
+            return self._spark_offset(ends)
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else self.rows_max
         stop = batch_stop(self.log, self.stream, position, ends, rows_max)
         if not self.ordered or stop == ends:
-            return self._offset(stop)
+            return self._spark_offset(stop)
         name = self.stream
-        return self._offset(batch_end(self.log, {name: False}, {name: position}, {name: dict(ends)}, rows_max)[name])
+        return self._spark_offset(
+            batch_end(self.log, {name: False}, {name: position}, {name: dict(ends)}, rows_max)[name]
+        )
 
     def reportLatestOffset(self) -> Offset:
-        return self._offset(self.log.ends(self.stream))
+        return self._spark_offset(self.log.ends(self.stream))
 
-    def _offset(self, ends: Mapping[int, int]) -> Offset:
+    def _spark_offset(self, ends: Mapping[int, int]) -> Offset:
         return {f"{self.stream}/{partition}": ends[partition] for partition in sorted(ends)}
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        first, last = _position(start), _position(end)
+        first, last = _stream_position(start), _stream_position(end)
         ranges = [(partition, first.get(partition, 0), last[partition]) for partition in last]
         if self.log.rows_between(self.stream, first, last) <= JOINED_ROWS_MAX:
             return [LogRanges([offset_range for offset_range in ranges if offset_range[1] < offset_range[2]])]
@@ -115,7 +117,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._log = None
 
 
-def _position(offset: Offset) -> dict[int, int]:
+def _stream_position(offset: Offset) -> dict[int, int]:
     return {int(name.rpartition("/")[2]): number for name, number in offset.items()}
 
 

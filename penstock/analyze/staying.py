@@ -1,7 +1,7 @@
 """Find streaming queries whose rows would stay in the view after the query no longer returns them.
 
 A streaming aggregation reports only rows that have changed. If a row no longer meets a condition on its aggregates, or
-its aggregates give it a new key, Spark does not report this, so nothing tells the view to delete the old row.
+its aggregates give it a new key, Spark does not report it. So nothing tells the view to delete the old row.
 """
 
 from __future__ import annotations
@@ -61,42 +61,47 @@ class _Walk:
         ids: Ids = frozenset().union(*(child_ids for _, child_ids in below))
         if name == "Aggregate":
             return frozenset(
-                _id(expression) for expression in items_of(plan.aggregateExpressions()) if _is_aggregate(expression)
+                _column_id(expression)
+                for expression in items_of(plan.aggregateExpressions())
+                if _has_aggregate(expression)
             )
         if not ids:
             return ids
         if name == "Project":
             return frozenset(
-                _id(expression) for expression in items_of(plan.projectList()) if _references(expression) & ids
+                _column_id(expression)
+                for expression in items_of(plan.projectList())
+                if _referenced_columns(expression) & ids
             )
         if name == "Union":
-            return self._by_position([_positions(child, child_ids) for child, child_ids in below], plan)
-        self._judge(plan, name, ids)
+            return self._by_position([_changing_by_position(child, child_ids) for child, child_ids in below], plan)
+        self._find_staying_rows(plan, name, ids)
         return ids
 
     def _with_shared(self, plan: Any) -> Ids:
-        """Process a view's query with WITH. Its parts are ordered so that each part comes before its uses."""
+        """Process a view's query that has a WITH clause. The parts of the clause are in an order in which each part
+        comes before its uses."""
         for part in items_of(plan.cteDefs()):
-            self._shared[part.id()] = _positions(part.child(), self.changing(part.child()))
+            self._shared[part.id()] = _changing_by_position(part.child(), self.changing(part.child()))
         return self.changing(plan.plan())
 
     def _by_position(self, parts: list[list[bool]], plan: Any) -> Ids:
-        """Return the changing columns of a plan that numbers its columns differently from its inputs, by their
-        positions."""
+        """Return the changing columns of a plan, matched to its inputs' columns by position, because the plan numbers
+        them differently."""
         return frozenset(
-            _id(column)
+            _column_id(column)
             for place, column in enumerate(items_of(plan.output()))
             if any(place < len(part) and part[place] for part in parts)
         )
 
-    def _judge(self, plan: Any, name: str, ids: Ids) -> None:
-        for what, expressions in _deciding(plan, name).items():
-            if any(_references(expression) & ids for expression in expressions):
-                self.problems.append(self._sentence(what))
+    def _find_staying_rows(self, plan: Any, name: str, ids: Ids) -> None:
+        for what, expressions in _deciding_expressions(plan, name).items():
+            if any(_referenced_columns(expression) & ids for expression in expressions):
+                self.problems.append(self._staying_problem(what))
         if name in _OPAQUE:
-            self.problems.append(self._sentence("a function"))
+            self.problems.append(self._staying_problem("a function"))
 
-    def _sentence(self, what: str) -> str:
+    def _staying_problem(self, what: str) -> str:
         return (
             f"{what} after GROUP BY selects rows by an aggregate, and a row that is no longer "
             "selected would not be removed: move it into another view that reads this view, such as "
@@ -104,7 +109,7 @@ class _Walk:
         )
 
 
-def _deciding(plan: Any, name: str) -> Mapping[str, list[Any]]:
+def _deciding_expressions(plan: Any, name: str) -> Mapping[str, list[Any]]:
     """Return the expressions of a plan's node that decide which rows it returns."""
     if name == "Filter":
         return {"a condition (HAVING, or a filter)": [plan.condition()]}
@@ -116,7 +121,7 @@ def _deciding(plan: Any, name: str) -> Mapping[str, list[Any]]:
     return {}
 
 
-def _is_aggregate(expression: Any) -> bool:
+def _has_aggregate(expression: Any) -> bool:
     """Return whether an expression of a view's query contains an aggregate. In a query with GROUP BY, all other
     expressions are computed from the grouped columns."""
     pending = [expression]
@@ -128,13 +133,13 @@ def _is_aggregate(expression: Any) -> bool:
     return False
 
 
-def _positions(plan: Any, ids: Ids) -> list[bool]:
-    return [_id(column) in ids for column in items_of(plan.output())]
+def _changing_by_position(plan: Any, ids: Ids) -> list[bool]:
+    return [_column_id(column) in ids for column in items_of(plan.output())]
 
 
-def _references(expression: Any) -> Ids:
-    return frozenset(_id(reference) for reference in items_of(expression.references().toSeq()))
+def _referenced_columns(expression: Any) -> Ids:
+    return frozenset(_column_id(reference) for reference in items_of(expression.references().toSeq()))
 
 
-def _id(expression: Any) -> int:
+def _column_id(expression: Any) -> int:
     return int(expression.exprId().id())

@@ -147,7 +147,7 @@ class SparkQuery:
         if len(recent):
             newest = json.loads(recent[len(recent) - 1].json())
             self._observed = newest["batchId"]
-            self.progress.watermark = _known(newest.get("eventTime", {}).get("watermark"))
+            self.progress.watermark = _known_watermark(newest.get("eventTime", {}).get("watermark"))
 
     def stop(self, timeout_s: float = 0.0) -> None:
         """Stop the Spark query. Output in progress is finished, and Spark gets `timeout_s` seconds to record that. A
@@ -164,7 +164,7 @@ class SparkQuery:
             self.query.stop()
 
 
-def _known(watermark: str | None) -> str | None:
+def _known_watermark(watermark: str | None) -> str | None:
     """Return a query's watermark, or None for the initial value in 1970, which Spark reports before the first event."""
     return None if watermark == NO_WATERMARK else watermark
 

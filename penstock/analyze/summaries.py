@@ -35,25 +35,25 @@ _ESTIMATE = pa.struct([(name, pa.float64()) for name in Estimate.__struct_fields
 
 def hll_count(sketch: ColumnOrName) -> Column:
     """Return the number of distinct items in a sketch from `hll_sketch_agg`, with bounds."""
-    return _asked(lambda data: _as_dict(Hll.from_bytes(data).count()), _ESTIMATE, sketch)
+    return _asked(lambda data: _estimate_as_dict(Hll.from_bytes(data).count()), _ESTIMATE, sketch)
 
 
 def theta_count(sketch: ColumnOrName) -> Column:
     """Return the number of distinct items in a sketch from `theta_sketch_agg`, or in a union, intersection or
     difference of such sketches, with bounds."""
-    return _asked(lambda data: _as_dict(Theta.from_bytes(data).count()), _ESTIMATE, sketch)
+    return _asked(lambda data: _estimate_as_dict(Theta.from_bytes(data).count()), _ESTIMATE, sketch)
 
 
 def kll_quantile(sketch: ColumnOrName, rank: float, *, items: KllItems) -> Column:
     """Return a quantile from a sketch from `kll_sketch_agg_double` (`items="double"`) or `kll_sketch_agg_bigint`
     (`items="long"`), with bounds. NULL if the sketch is empty. The bytes look alike, so `items` has no default."""
-    return _asked(lambda data: _of_some(Kll.from_bytes(data, items=items), Kll.quantile, rank), _ESTIMATE, sketch)
+    return _asked(lambda data: _ask_sketch(Kll.from_bytes(data, items=items), Kll.quantile, rank), _ESTIMATE, sketch)
 
 
 def kll_rank(sketch: ColumnOrName, value: float, *, items: KllItems) -> Column:
     """Return the share of values that are at most `value` in a sketch from `kll_sketch_agg_double` (`items="double"`)
     or `kll_sketch_agg_bigint` (`items="long"`), with bounds. NULL if the sketch is empty."""
-    return _asked(lambda data: _of_some(Kll.from_bytes(data, items=items), Kll.rank, value), _ESTIMATE, sketch)
+    return _asked(lambda data: _ask_sketch(Kll.from_bytes(data, items=items), Kll.rank, value), _ESTIMATE, sketch)
 
 
 def top_items(accumulated: ColumnOrName, number: int = 10, of: type[str] | type[int] = str) -> Column:
@@ -64,24 +64,26 @@ def top_items(accumulated: ColumnOrName, number: int = 10, of: type[str] | type[
 
     def ask(data: bytes) -> list[dict[str, Any]]:
         top = TopK.from_bytes(data, of).top(number)
-        return [{"item": item, "count": _as_dict(count)} for item, count in top]
+        return [{"item": item, "count": _estimate_as_dict(count)} for item, count in top]
 
-    return _asked(ask, kind, _column(accumulated).getField("sketch"))
+    return _asked(ask, kind, _sketch_column(accumulated).getField("sketch"))
 
 
 def count_min_count(sketch: ColumnOrName, item: ColumnOrName) -> Column:
     """Return how often `count_min_sketch` has counted an item (a STRING or BIGINT column, or `lit(...)`), with bounds.
     The item must have the same type as the counted column."""
-    return _asked(lambda data, item: _as_dict(SparkCountMin.from_bytes(data).count(item)), _ESTIMATE, sketch, item)
+    return _asked(
+        lambda data, item: _estimate_as_dict(SparkCountMin.from_bytes(data).count(item)), _ESTIMATE, sketch, item
+    )
 
 
 def count_min_inner(one: ColumnOrName, other: ColumnOrName) -> Column:
-    """Return the inner product of two sketches from `count_min_sketch`, with bounds: the sum over all items of the
-    item's count in one sketch times its count in the other. Both sketches must have the same error, confidence and
+    """Return the inner product of two sketches from `count_min_sketch`, with bounds. It is the sum, over all items, of
+    an item's count in one sketch times its count in the other. Both sketches must have the same error, confidence and
     seed."""
 
     def ask(one: bytes, other: bytes) -> dict[str, Any]:
-        return _as_dict(SparkCountMin.from_bytes(one).inner(SparkCountMin.from_bytes(other)))
+        return _estimate_as_dict(SparkCountMin.from_bytes(one).inner(SparkCountMin.from_bytes(other)))
 
     return _asked(ask, _ESTIMATE, one, other)
 
@@ -132,7 +134,7 @@ def tdigest(column: ColumnOrName, k: int = 200) -> Column:
 
 def tdigest_quantile(sketch: ColumnOrName, rank: float) -> Column:
     """Return a quantile from a t-digest, with bounds that hold for typical data. NULL if the digest is empty."""
-    return _asked(lambda data: _of_some(TDigest.from_bytes(data), TDigest.quantile, rank), _ESTIMATE, sketch)
+    return _asked(lambda data: _ask_sketch(TDigest.from_bytes(data), TDigest.quantile, rank), _ESTIMATE, sketch)
 
 
 def stream_problems(frame: DataFrame) -> list[str]:
@@ -150,16 +152,16 @@ def stream_problems(frame: DataFrame) -> list[str]:
     ]
 
 
-def _column(given: ColumnOrName) -> Column:
+def _sketch_column(given: ColumnOrName) -> Column:
     return F.col(given) if isinstance(given, str) else given
 
 
-def _as_dict(estimate: Estimate) -> dict[str, Any]:
+def _estimate_as_dict(estimate: Estimate) -> dict[str, Any]:
     return msgspec.structs.asdict(estimate)
 
 
-def _of_some(sketch: Any, question: Callable[[Any, float], Estimate], about: float) -> dict[str, Any] | None:
-    return _as_dict(question(sketch, about)) if sketch.n else None
+def _ask_sketch(sketch: Any, question: Callable[[Any, float], Estimate], about: float) -> dict[str, Any] | None:
+    return _estimate_as_dict(question(sketch, about)) if sketch.n else None
 
 
 def _asked(question: Callable[..., Any], kind: pa.DataType, *columns: ColumnOrName) -> Column:

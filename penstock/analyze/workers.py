@@ -2,8 +2,8 @@
 engine has loaded, with the same contents.
 
 Spark ends idle workers, and the next worker imports its modules from their files again. If a module has been edited in
-between, or a different file with the same name is found, the worker would run code that differs from the compared
-fingerprints, so importing it is an error.
+between, or a different file with the same name is found, the worker would run code that differs from the code whose
+fingerprints were compared, so importing the module is an error.
 
 This module imports nothing else from Penstock, because Spark starts several of these processes for each query.
 """

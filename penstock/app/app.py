@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def _caller() -> Where:
+def _where_declared() -> Where:
     """Return the position of the statement that called a method of `App`."""
     frame = sys._getframe(2)
     return Where.of(frame.f_code.co_filename, frame.f_lineno)
@@ -90,7 +90,7 @@ class App:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.where = _caller()
+        self.where = _where_declared()
         self._streams: list[Stream] = []
         self._views: list[View] = []
         self._handlers: list[Handler] = []
@@ -123,13 +123,13 @@ class App:
 
     @property
     def outputs(self) -> tuple[Stream, ...]:
-        """The streams that handlers write, and the streams of late events of views."""
+        """The streams that handlers write, and the stream `VIEW.late` of each view that can have late events."""
         emitted = (output for handler in self._handlers for output in handler.outputs)
         return (*emitted, *self.late.values())
 
     @property
     def late(self) -> dict[str, Stream]:
-        """The stream `VIEW.late` of each view that can have late events: a view that uses event time and reads a stream
+        """The streams `VIEW.late`, by view name. A view can have late events if it uses event time and reads a stream
         with `late_after`."""
         timed = {stream.name for stream in self._streams if stream.late_after is not None}
         return {
@@ -169,10 +169,10 @@ class App:
         Events with the same `key` stay in order. An event more than `late_after` behind the newest event is too late
         for windows. Events older than `keep` are deleted, and so are the oldest events when the stream exceeds
         `keep_bytes`, but only after every view has read them. With `shed`, some events are dropped while the stream is
-        overloaded; without it, no events are dropped. An event whose time is more than `ahead` after its arrival is
-        rejected; without `ahead`, any time is accepted.
+        overloaded; without it, no events are dropped. An event whose time is more than `ahead` later than its arrival
+        is rejected; without `ahead`, any time is accepted.
         """
-        declared = Stream(name, event, _caller(), key, late_after, keep, keep_bytes, partitions, shed, ahead)
+        declared = Stream(name, event, _where_declared(), key, late_after, keep, keep_bytes, partitions, shed, ahead)
         self._streams.append(declared)
         return declared
 
@@ -196,15 +196,15 @@ class App:
 
         `key` names the columns that identify a row. `keep` is how long a row stays after its window has ended or,
         without a window, after its last change. With `top` and `by`, only the `top` rows with the highest values of
-        `by` are served; if the key includes a window, only rows for the newest window are served. `emit="close"` shows
-        a window's rows once, when the window is complete, instead of on every change. An event that is too late for its
-        window goes to the stream `VIEW.late`. With `time="ingest"`, the DataFrames have an `ingest_time` column, which
-        decides when windows close, and no event is late.
+        `by` are served; if the key includes a window, only rows for the newest window. `emit="close"` shows a window's
+        rows once, when the window is complete, instead of on every change. An event that is too late for its window
+        goes to the stream `VIEW.late`. With `time="ingest"`, the DataFrames have an `ingest_time` column, which decides
+        when windows close, and no event is late.
         """
-        where = _caller()
+        where = _where_declared()
 
         def declare(function: Callable[..., DataFrame]) -> View:
-            declared = View(name, where, _read(reads), _names(key), function, None, keep, top, by, emit, time)
+            declared = View(name, where, _input_names(reads), _view_key(key), function, None, keep, top, by, emit, time)
             self._views.append(declared)
             return declared
 
@@ -241,18 +241,18 @@ class App:
         bounds: Bounds = DEFAULT,
     ) -> View | Recognizer:
         """Declare a view by a SQL SELECT over the app's streams and views. Its inputs are the tables named in the
-        query; write the changes of a view as `` `VIEW.changes` ``, in backticks. Like `view`, it reads streams or
-        views.
+        query; write the changes of a view as `` `VIEW.changes` ``, in backticks. As with `view`, the inputs can be
+        streams or views.
 
         With MATCH_RECOGNIZE after FROM, the query is a pattern to find in a stream. It becomes a handler that emits the
-        selected columns to the stream `name`. PARTITION BY sets the key, and the only option allowed is `bounds`, as in
-        `match`.
+        selected columns to the stream `name`. PARTITION BY sets the key. The only option allowed is `bounds`, which
+        works as in `match`.
         """
-        where = _caller()
+        where = _where_declared()
         if is_pattern(query):
             given = {"key": key, "keep": keep, "top": top, "by": by, "emit": emit != "change", "time": time != "event"}
             return self._recognize(name, query, where, bounds, [option for option, value in given.items() if value])
-        declared = View(name, where, tables(query), _names(key), None, query, keep, top, by, emit, time)
+        declared = View(name, where, tables(query), _view_key(key), None, query, keep, top, by, emit, time)
         self._views.append(declared)
         return declared
 
@@ -294,16 +294,16 @@ class App:
         `name.Class` if the handler emits several classes; events that it fails on go to `name.failed`.
 
         With `view`, the handler writes the rows of the view `name`. `view` names the columns that identify a row, and
-        must include `key`. `emits` is then a single class, the class of the rows: an emitted event replaces the row
+        must include `key`. `emits` is then a single class, the class of the rows. An emitted event replaces the row
         with the same values in these columns, and `gone(Class, ...)` removes a row. `keep` works as in `view`.
         """
-        where = _caller()
+        where = _where_declared()
         classes = (emits,) if isinstance(emits, type) else tuple(emits)
 
         def declare(function: Function) -> Handler:
-            declared = Handler(name, where, _read(reads), key, state, classes, function)
+            declared = Handler(name, where, _input_names(reads), key, state, classes, function)
             if view is not None:
-                declared = _view_handler(declared, _names(view), keep)
+                declared = _view_handler(declared, _view_key(view), keep)
             self._handlers.append(declared)
             return declared
 
@@ -333,7 +333,7 @@ class App:
         events of the class `timeouts`, which go to `name.timeout`. Events that arrive too late, or exceed `bounds`, go
         to `name.missed`.
         """
-        where, names = _caller(), _read(reads)
+        where, names = _where_declared(), _input_names(reads)
         search = Search(pattern, within, skip, every, bounds, gap=gap)
         known = {stream.name: stream for stream in (*self._streams, *self.outputs)}
         streams = [known[source] for source in names if source in known]
@@ -368,22 +368,22 @@ class App:
         top: int | None = None,
         by: str | None = None,
     ) -> ViewHandler:
-        """Declare a view of aggregates, with a row for each window of each value of the field `key`.
+        """Declare a view of aggregates, with one row per window for each value of the field `key`.
 
         The key can consist of several fields; each becomes a column. `where` is a SQL condition on an event's fields:
         events that do not meet it are ignored. `over` defines the windows, and `trigger` decides when a row is emitted:
         `windows.on_change`, `windows.on_close` or `windows.every(interval)`. A row is removed when `keep` has passed
-        since its window ended. With `latest`, the view has one row for each key, for the key's newest window. An event
-        that is more than `late_after` behind the newest event of its key may be too late for its windows, and then goes
-        to `name.late`; the default is the `late_after` of the streams.
+        since its window ended. With `latest`, the view has one row for each key, which shows the key's newest window.
+        An event that is more than `late_after` behind the newest event of its key may be too late for its windows; it
+        then goes to `name.late`. The default is the `late_after` of the streams.
         """
-        names = _read(reads)
+        names = _input_names(reads)
         known = {stream.name: stream for stream in (*self._streams, *self.outputs)}
         streams = [(known[source].event, known[source].late_after) for source in names if source in known]
         fields = given_key(key)
-        windowing = Windowing(name, fields, over, _mapping(aggregate), trigger, keep, latest, late_after)
+        windowing = Windowing(name, fields, over, _copied_option(aggregate), trigger, keep, latest, late_after)
         parts = windowed(windowing, streams, where)
-        view = View(name, _caller(), names, parts.key, keep=keep, top=top, by=by)
+        view = View(name, _where_declared(), names, parts.key, keep=keep, top=top, by=by)
         declared = ViewHandler(
             name, view.where, names, fields, parts.state, parts.emits, parts.on_event, {TIMER: parts.on_timer},
             view=view, beside=("late",), faults=parts.faults, compiled=True, condition=where,
@@ -407,18 +407,20 @@ class App:
         """Declare aggregates of the events for each value of the field `key`, in each unit of time that `by` names:
         `second`, `minute`, `hour`, `day`, `month`, `year`.
 
-        The view `name` has a row for each unit, start and key, with the columns `per`, `start`, `end`, the key, and one
-        for each aggregate. The key can consist of several fields; each becomes a column. `where` is a SQL condition on
-        an event's fields: events that do not meet it are ignored. `keep` sets how long the rows for each unit are kept.
-        A late event corrects all of its rows that are still kept, however late it is; if no such row is left, the event
-        goes to `name.missed`. Days, months and years follow the time zone `zone`.
+        The view `name` has a row for each combination of unit, start and key. Its columns are `per`, `start`, `end`,
+        the key, and one for each aggregate. The key can consist of several fields; each becomes a column. `where` is a
+        SQL condition on an event's fields: events that do not meet it are ignored. `keep` sets how long the rows for
+        each unit are kept. A late event corrects all of its rows that are still kept, however late it is; if no such
+        row is left, the event goes to `name.missed`. Days, months and years follow the time zone `zone`.
         """
-        names, units = _read(reads), tuple(by) if isinstance(by, Iterable) and not isinstance(by, str) else (by,)
+        names, units = _input_names(reads), tuple(by) if isinstance(by, Iterable) and not isinstance(by, str) else (by,)
         fields = given_key(key)
-        declared = rollups.RollupDeclaration(name, fields, units, _mapping(aggregate), _mapping(keep), zone, where)
+        declared = rollups.RollupDeclaration(
+            name, fields, units, _copied_option(aggregate), _copied_option(keep), zone, where
+        )
         known = {stream.name: stream.event for stream in (*self._streams, *self.outputs)}
         parts = rollups.rolled(declared, [known[source] for source in names if source in known])
-        place, row_key = _caller(), declared.row_key
+        place, row_key = _where_declared(), declared.row_key
         rollup = Rollup(
             name, place, names, fields, parts.state, (rollups.Missed, *kept(parts.row, row_key)), parts.on_event,
             {rollups.TIMER: parts.on_timer}, view=View(name, place, names, row_key), beside=("missed",),
@@ -451,11 +453,11 @@ class App:
         do not meet it are ignored.
 
         If `how` is "left" or "right", the function is also called for each event on that side whose partner can no
-        longer arrive, with None in place of the partner; if `how` is "full", this applies to both sides. Events that
-        arrive too late, or exceed `bounds`, go to `name.missed`.
+        longer arrive, with None in place of the partner. If `how` is "full", this applies to events on both sides.
+        Events that arrive too late, or exceed `bounds`, go to `name.missed`.
         """
         spec = Interval(within, how, bounds)
-        return self._joined(name, _caller(), (left, right), key, spec, emits, two_conditions(where))
+        return self._joined(name, _where_declared(), (left, right), key, spec, emits, two_conditions(where))
 
     def enrich(
         self,
@@ -482,11 +484,11 @@ class App:
         class that names the columns needed. If there is no row, the function is called with None or, if `how` is
         "inner", not called. `key` works as in `join`; in a tuple, the events' key comes first.
 
-        If `table` is a rollup, the function takes (event, rows), where `rows` is a list of the rows for the unit `per`
-        that start at most `within` before the event, in order of time, with the values that they have when the event
-        arrives.
+        If `table` is a rollup, the function takes (event, rows). `rows` is a list, in order of time, of the rows for
+        the unit `per` that start at most `within` before the event. The rows have the values that they have when the
+        event arrives.
         """
-        (source,) = _read((table,))
+        (source,) = _input_names((table,))
         views = {view.name: view.key for view in self.views}
         spec: Spec = Lookup(how, keep, bounds, row, views.get(source))
         rollup = next(
@@ -496,9 +498,10 @@ class App:
             declared = None if rollup is None else rollup.declared
             faults = tuple(range_faults(declared, source, per, within, bounds))
             if keep is not None:
-                faults = (*faults, "keep applies only if the table is a stream; a rollup has its own keep: remove keep")
+                own_keep = "keep applies only if the table is a stream; a rollup has a keep of its own: remove keep"
+                faults = (*faults, own_keep)
             spec = Ranged(how, bounds, row, views.get(source, ()), str(per), within or timedelta(0), faults)
-        return self._joined(name, _caller(), (table, reads), key, spec, emits)
+        return self._joined(name, _where_declared(), (table, reads), key, spec, emits)
 
     def _joined(
         self,
@@ -510,9 +513,9 @@ class App:
         emits: type[Event],
         conditions: tuple[Any, ...] = (),
     ) -> Callable[[Pair], Joiner]:
-        names = _read(reads)
+        names = _input_names(reads)
         sides = tuple(self._side(source, spec) for source in names)
-        turn = 1 if isinstance(spec, Interval) else -1  # the table is read first, but its key comes second
+        turn = 1 if isinstance(spec, Interval) else -1  # the table is the first input, but its key comes second
         keys = two_keys(key, sides[::turn])[::turn]
 
         def declare(function: Pair) -> Joiner:
@@ -540,20 +543,20 @@ class App:
 
     def source(self, name: str, source: Source, *, into: Stream | str) -> Inlet:
         """Declare a source that fills a stream. The stream still accepts events over HTTP."""
-        declared = Inlet(name, source, into if isinstance(into, str) else into.name, _caller())
+        declared = Inlet(name, source, into if isinstance(into, str) else into.name, _where_declared())
         self._inlets.append(declared)
         return declared
 
     def feed(
         self, name: str, *, of: Readable, where: str | None = None, select: str | Sequence[str] | None = None
     ) -> Feed:
-        """Declare a part of a stream or view that is served, and can be granted, under a separate name.
+        """Declare a feed: a part of a stream or view that is served, and can be granted, under its own name.
 
         `where` is a SQL condition, and `select` lists the columns or expressions to show:
         `app.feed("chicago", of=rsvps, where="group_city = 'Chicago'", select=["event_name", "guests"])`.
         """
         listed = select if select is None or isinstance(select, str) else ", ".join(select)
-        declared = Feed(name, of if isinstance(of, str) else of.name, _caller(), where, listed)
+        declared = Feed(name, of if isinstance(of, str) else of.name, _where_declared(), where, listed)
         self._feeds.append(declared)
         return declared
 
@@ -571,13 +574,14 @@ class App:
         """Declare a webhook, which sends the new events or changes of a stream, view or feed to an address. Each
         message is signed.
 
-        `secret` is the name of an environment variable, or a file (a `Path`, or a string with a `/`), that holds
-        `whsec_` and 24 to 64 random bytes in base64; during a rotation, it can hold two such secrets, separated by a
-        space. `where` and `select` work as in `feed`. With a `batch` above 1, a message carries up to that many events.
+        `secret` is the name of an environment variable, or a file (a `Path`, or a string with a `/`). The variable or
+        file holds `whsec_` and 24 to 64 random bytes in base64. During a rotation, it can hold two such secrets,
+        separated by a space. `where` and `select` work as in `feed`. With a `batch` above 1, a message carries up to
+        that many events.
         """
         listed = select if select is None or isinstance(select, str) else ", ".join(select)
         source = of if isinstance(of, str) else of.name
-        declared = Webhook(name, source, url, str(secret), _caller(), where, listed, batch)
+        declared = Webhook(name, source, url, str(secret), _where_declared(), where, listed, batch)
         self._webhooks.append(declared)
         return declared
 
@@ -625,7 +629,7 @@ class App:
         return table(f"App {self.name}", ("", "name", "reads", "declared at"), rows)
 
 
-def _read(reads: Readable | Sequence[Readable]) -> tuple[str, ...]:
+def _input_names(reads: Readable | Sequence[Readable]) -> tuple[str, ...]:
     several = isinstance(reads, Iterable) and not isinstance(reads, str)
     inputs: tuple[Any, ...] = tuple(reads) if several else (reads,)  # type: ignore[arg-type]
     for readable in inputs:
@@ -637,18 +641,19 @@ def _read(reads: Readable | Sequence[Readable]) -> tuple[str, ...]:
 
 
 def _view_handler(handler: Handler, key: tuple[str, ...], keep: timedelta | None) -> ViewHandler:
-    """Turn the handler into a `ViewHandler`."""
+    """Return the handler as a `ViewHandler`."""
     row = handler.emits[0] if handler.emits else Event
-    faults = () if len(handler.emits) == 1 else ("with view=, a handler emits one class, for the rows: emits=Class",)
+    several = "a handler with view= emits only one class, the class of its rows: set emits=Class"
+    faults = () if len(handler.emits) == 1 else (several,)
     view = View(handler.name, handler.where, handler.reads, key, keep=keep)
     return ViewHandler(**{**vars(handler), "emits": kept(row, key)}, view=view, faults=faults)
 
 
-def _mapping(given: Any) -> Any:
+def _copied_option(given: Any) -> Any:
     """Return a copy of a mapping, so that later changes do not affect it. Anything else is returned unchanged, and
     reported by `check`."""
     return dict(given) if isinstance(given, Mapping) else {} if given is None else given
 
 
-def _names(key: str | Sequence[str]) -> tuple[str, ...]:
+def _view_key(key: str | Sequence[str]) -> tuple[str, ...]:
     return (key,) if isinstance(key, str) else tuple(key)

@@ -36,7 +36,8 @@ class Where:
 
     @classmethod
     def of(cls, file: str, line: int) -> Where:
-        """Return a position in a file, with a path relative to the working directory if the file is inside it."""
+        """Return a position in a file. The path is relative to the working directory if the file is inside that
+        directory."""
         path, here = Path(file), Path.cwd()
         return cls(str(path.relative_to(here) if path.is_relative_to(here) else path), line)
 
@@ -93,7 +94,7 @@ class View:
     def __call__(self, *inputs: DataFrame) -> DataFrame:
         """Run the user's function on DataFrames of any kind, for example in a test."""
         if self.function is None:
-            raise TypeError(f"view {self.name} is written in SQL; use app.preview")
+            raise TypeError(f"view {self.name} is written in SQL, so it cannot be called; use app.preview")
         return self.function(*inputs)
 
     @property
@@ -132,14 +133,14 @@ class Handler:
 
     @property
     def gone(self) -> Mapping[str, type[Event]]:
-        """The inputs whose deleted rows the handler receives as events, each with the class of these events, which
-        contains the row's key columns. For any other view, the handler receives None when the row for its own key is
-        deleted."""
+        """The inputs from which the handler receives deleted rows as events, each with the class of these events. The
+        class contains the row's key columns. For any other view, the handler receives None when the row for its own key
+        is deleted."""
         return {}
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names of the handler's inputs in the log, where a view is read through its changes."""
+        """The names of the handler's inputs in the log. A view is read through its changes."""
         return tuple(f"{name}{CHANGES_SUFFIX}" if name in self.rows else name for name in self.reads)
 
     def key_of(self, stream: str) -> tuple[str, ...]:
@@ -147,7 +148,7 @@ class Handler:
         return key_names(self.key)
 
     def condition_of(self, stream: str) -> str | None:
-        """Return the SQL condition on the events from one input, or None if there is no condition. An event that does
+        """Return the SQL condition for the events from one input, or None if there is no condition. An event that does
         not meet the condition is not passed to the function; like a tick, it only advances time."""
         return None
 
@@ -157,7 +158,7 @@ class Handler:
         if not isinstance(name, str):
             raise TypeError(
                 f'a timer of handler {self.name} has no name: write @{self.name}.timer("NAME") above the function, and '
-                'set it with ctx.timer("NAME", at)'
+                'set the timer with ctx.timer("NAME", at)'
             )
 
         def declare(function: Function) -> Function:
@@ -228,7 +229,7 @@ class ViewHandler(Handler):
 
     `faults` lists the reasons why the handler cannot run; if there are any, `function` is never called. A `compiled`
     handler has no user functions. `settle`, if set, is called at the end of a batch with (state, context) for each key
-    that the batch has touched, and returns rows, so a row that many events change is emitted only once. The state after
+    that the batch has touched. It returns rows, so a row that many events change is emitted only once. The state after
     `settle` must not depend on batch boundaries. `condition` applies to the events from all inputs. `aggregates`
     contains the columns of windows and rollups.
     """
@@ -283,7 +284,7 @@ class Recognizer(Matcher):
 
     @property
     def written(self) -> tuple[Function, ...]:
-        """Empty, because its functions are generated from the query."""
+        """The functions that the user wrote: none, because they are generated from the query."""
         return ()
 
 

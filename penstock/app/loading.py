@@ -37,11 +37,11 @@ def load(target: str) -> LoadedApp:
         raise DeclarationError(f"{path!r} is a folder; pass the app's file")
     if not file.is_file():
         raise DeclarationError(f"file {path!r} does not exist")
-    module = _import(file)
-    return LoadedApp(_find(module, path, name), module, file)
+    module = _import_app_file(file)
+    return LoadedApp(_find_app(module, path, name), module, file)
 
 
-def _find(module: ModuleType, path: str, name: str) -> App:
+def _find_app(module: ModuleType, path: str, name: str) -> App:
     apps = {key: value for key, value in vars(module).items() if isinstance(value, App)}
     if name and name not in apps:
         raise DeclarationError(f"{path} has no app named {name!r}; it has {', '.join(apps) or 'none'}")
@@ -63,34 +63,36 @@ class AppText:
 
     @classmethod
     def read(cls, target: str) -> AppText:
-        return cls(absolute(target), _file(target).read_text())
+        return cls(absolute(target), _target_file(target).read_text())
 
     def app(self) -> App:
         """Return the app, which is created on the first call in this process. Raises whatever the file raises."""
-        return _made_of(self)
+        return _app_from_text(self)
 
 
 @cache
-def _made_of(source: AppText) -> App:
+def _app_from_text(source: AppText) -> App:
     path, _, name = source.target.partition(":")
-    module = ModuleType(f"{_module_name(Path(path))}_{_mark(source.text.encode())}")  # a name that is not in use
+    module = ModuleType(
+        f"{_app_module_name(Path(path))}_{_text_digest(source.text.encode())}"
+    )  # a module name that is not in use
     module.__file__ = path
     sys.modules[module.__name__] = module
-    _allow_neighbours(Path(path))
+    _allow_sibling_imports(Path(path))
     exec(compile(source.text, path, "exec"), module.__dict__)
-    return _find(module, path, name)
+    return _find_app(module, path, name)
 
 
-def _file(target: str) -> Path:
+def _target_file(target: str) -> Path:
     return Path(target.partition(":")[0])
 
 
-def _module_name(file: Path) -> str:
+def _app_module_name(file: Path) -> str:
     return f"penstock_app_{file.stem}".replace("-", "_")
 
 
-def _allow_neighbours(file: Path) -> None:
-    """Let the file import modules from its own folder, which take precedence over other modules with the same name, as
+def _allow_sibling_imports(file: Path) -> None:
+    """Let the file import modules from its own folder. These take precedence over other modules with the same name, as
     with `python FILE`."""
     folder = str(file.resolve().parent)
     if sys.path[:1] != [folder]:
@@ -105,10 +107,10 @@ def absolute(target: str) -> str:
 
 def code_of(target: str) -> str:
     """Return the digest of the source of an app's file: the same code has the same digest."""
-    return _mark(_file(target).read_bytes())
+    return _text_digest(_target_file(target).read_bytes())
 
 
-def _mark(text: bytes) -> str:
+def _text_digest(text: bytes) -> str:
     return blake2b(text, digest_size=CODE_BYTES).hexdigest()
 
 
@@ -132,21 +134,21 @@ def the_handler(app: App, name: str | None) -> Handler:
     return next(handler for handler in app.handlers if name in (None, handler.name))
 
 
-def _import(file: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(_module_name(file), file)
+def _import_app_file(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(_app_module_name(file), file)
     if spec is None or spec.loader is None:
         raise DeclarationError(f"{file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    _allow_neighbours(file)
+    _allow_sibling_imports(file)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise DeclarationError(_where(file, error)) from error
+        raise DeclarationError(_import_error_text(file, error)) from error
     return module
 
 
-def _where(file: Path, error: Exception) -> str:
+def _import_error_text(file: Path, error: Exception) -> str:
     """Return a sentence that includes the failing line of the user's file."""
     if isinstance(error, SyntaxError):
         own = error.filename is None or Path(error.filename).resolve() == file.resolve()

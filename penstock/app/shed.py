@@ -19,7 +19,7 @@ class Shed:
 
     `keep` is the fraction, above 0 and below 1; without it, only events for which `unless` is true are kept. `unless`
     is a SQL condition over the event's fields, such as `severity >= 3 OR kind = 'alarm'`. `weight` names a float field
-    with the default 1.0, which is set to the number of events that an event represents. To count events, use
+    with the default 1.0, which is set to the number of events that one kept event represents. To count events, use
     `sum(weight)`.
     """
 
@@ -34,16 +34,16 @@ def problems(shed: Any, event: type[Event], kinds: dict[str, Field]) -> Iterator
         yield f"shed is {shed!r}; use Shed(keep=0.1)"
         return
     if shed.keep is None and shed.unless is None:
-        yield "Shed needs keep (a fraction of events to keep), unless (a condition for events to keep), or both"
+        yield "Shed needs keep= (a fraction of the events), unless= (a condition for events to keep), or both"
     if shed.keep is not None and not (isinstance(shed.keep, float) and 0 < shed.keep < 1):
-        yield f"Shed keeps {shed.keep!r}; use a fraction above 0 and below 1"
+        yield f"keep in Shed is {shed.keep!r}; use a fraction above 0 and below 1"
     if shed.weight is not None:
-        yield from _weight(shed, event, kinds)
+        yield from _weight_problems(shed, event, kinds)
     if shed.unless is not None:
-        yield from _condition(shed.unless, event)
+        yield from _unless_problems(shed.unless, event)
 
 
-def _condition(unless: str, event: type[Event]) -> Iterator[str]:
+def _unless_problems(unless: str, event: type[Event]) -> Iterator[str]:
     from penstock.core.filters import compiled  # imported late: it loads Arrow
 
     try:
@@ -54,13 +54,13 @@ def _condition(unless: str, event: type[Event]) -> Iterator[str]:
         return  # a field without a type, which is reported separately
 
 
-def _weight(shed: Shed, event: type[Event], kinds: dict[str, Field]) -> Iterator[str]:
+def _weight_problems(shed: Shed, event: type[Event], kinds: dict[str, Field]) -> Iterator[str]:
     name = shed.weight
     if name not in kinds:
-        yield f"the weight {name!r} is not a field of {event.__name__}; it has {', '.join(kinds)}"
+        yield f"the weight {name!r} is not a field of {event.__name__}; its fields are {', '.join(kinds)}"
         return
     info = next(field for field in msgspec.structs.fields(cast(Any, event)) if field.name == name)
     if kinds[name].base is not float or kinds[name].nullable or info.default != 1.0:
         yield f"the weight {name!r} must be a float field with the default 1.0: write `{name}: float = 1.0`"
     if shed.keep is None:
-        yield "a weight needs keep: with unless alone, no event represents others"
+        yield "weight= needs keep=: with unless= alone, no event represents other events"

@@ -21,7 +21,7 @@ def tables(query: str) -> tuple[str, ...]:
     from sqlglot.errors import SqlglotError
 
     try:
-        tree = sqlglot.parse_one(_without_window(query), dialect="spark")
+        tree = sqlglot.parse_one(_query_without_window(query), dialect="spark")
     except SqlglotError:
         return ()
     local = {cte.alias for cte in tree.find_all(exp.CTE)}
@@ -37,7 +37,7 @@ def syntax_problem(query: str) -> str | None:
     from sqlglot.errors import ParseError, TokenError
 
     try:
-        tree = sqlglot.parse_one(_without_window(query), dialect="spark")
+        tree = sqlglot.parse_one(_query_without_window(query), dialect="spark")
     except TokenError:
         return "it has an unclosed quote or comment"
     except ParseError as error:
@@ -46,11 +46,11 @@ def syntax_problem(query: str) -> str | None:
         details = error.errors[0]
         return describe_position(
             query, details["line"], details["col"] - len(details["highlight"])
-        )  # `col` is the end of the word
-    return None if isinstance(tree, exp.Query) else f"it is not a SELECT, {_beginning(query)}"
+        )  # `col` is the position of the word's end
+    return None if isinstance(tree, exp.Query) else f"it is not a SELECT ({_describe_query_start(query)})"
 
 
-def _beginning(query: str) -> str:
+def _describe_query_start(query: str) -> str:
     blank = query[: len(query) - len(query.lstrip())]
     return describe_position(query, blank.count("\n") + 1, len(blank) - blank.rfind("\n") - 1)
 
@@ -98,7 +98,7 @@ def clock_literal(text: str) -> str | None:
     return None
 
 
-def _without_window(query: str) -> str:
+def _query_without_window(query: str) -> str:
     """Return the query with the function `window` renamed: after GROUP BY, the parser would mistake it for the WINDOW
     clause. Positions stay the same."""
     from sqlglot import TokenType, tokenize

@@ -21,11 +21,12 @@ def problems(app: App, view: View) -> Iterator[str]:
     for name in view.reads:
         if name in computed:
             yield f"it uses ingest time, but {name} is computed, not ingested; use time='event', or read a stream"
-        elif name in streams and INGEST_COLUMN in _names(streams[name].event):
-            yield f"{streams[name].event.__name__} has a field {INGEST_COLUMN}, which time='ingest' adds; rename it"
+        elif name in streams and INGEST_COLUMN in _names_of_fields(streams[name].event):
+            cls = streams[name].event.__name__
+            yield f"{cls} has a field {INGEST_COLUMN}, but time='ingest' adds a column with this name; rename the field"
 
 
-def _names(event: type) -> set[str]:
+def _names_of_fields(event: type) -> set[str]:
     try:
         return {field.name for field in fields(event)}
     except (NameError, TypeError, AttributeError, UnmappedType):

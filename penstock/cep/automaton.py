@@ -37,7 +37,7 @@ class Automaton:
         self.kind_of = {cls: number for number, cls in enumerate(classes)}
         self.kinds = [self.kind_of[step.event] for step in plan.steps]
         names = [f"held_{number}" for number in range(len(classes))]
-        self.held: Callable[[Any], Any] = attrgetter(*names) if len(names) > 1 else _single(names[0])
+        self.held: Callable[[Any], Any] = attrgetter(*names) if len(names) > 1 else _single_held_getter(names[0])
 
     def runs(self, memory: Any) -> Runs:
         """Return the partial matches of a key, with their index."""
@@ -70,6 +70,6 @@ class Automaton:
         return [(names[step], held[kinds[step]][event]) for step, event in pairs if step >= 0]
 
 
-def _single(name: str) -> Callable[[Any], Any]:
+def _single_held_getter(name: str) -> Callable[[Any], Any]:
     get = attrgetter(name)
     return lambda memory: (get(memory),)

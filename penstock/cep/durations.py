@@ -28,7 +28,7 @@ def least_duration(plan: CompiledPattern) -> timedelta | None:
         if wait in known:
             continue
         known.add(wait)
-        for place, time in _ways(wait):
+        for place, time in _absence_durations(wait):
             for following in place.after.transitions:
                 heappush(ahead, (duration + (time or ZERO), next(order), following))
     return None
@@ -36,7 +36,8 @@ def least_duration(plan: CompiledPattern) -> timedelta | None:
 
 def fits_gap(plan: CompiledPattern, gap: timedelta) -> bool:
     """Return whether a match is possible in which no event follows more than `gap` after the previous one, and no
-    absence completes more than `gap` after an event. An absence whose time began before the last event is ignored."""
+    absence completes more than `gap` after the last event before it. An absence whose time began before the last event
+    is ignored."""
     least: dict[Transition, timedelta] = {}
     order = count()
     ahead = [(BEFORE_EVENTS, next(order), wait) for wait in plan.start]
@@ -47,14 +48,14 @@ def fits_gap(plan: CompiledPattern, gap: timedelta) -> bool:
         if wait in least and least[wait] <= since:
             continue
         least[wait] = since
-        for place, time in _ways(wait):
+        for place, time in _absence_durations(wait):
             passed = since if wait.goes_on or since == BEFORE_EVENTS or time is None else since + time
             for following in place.after.transitions if passed <= gap else ():
                 heappush(ahead, (passed if time is not None else ZERO, next(order), following))
     return False
 
 
-def _ways(wait: Transition) -> Iterator[tuple[AutomatonState, timedelta | None]]:
+def _absence_durations(wait: Transition) -> Iterator[tuple[AutomatonState, timedelta | None]]:
     """Yield the places that a wait can lead to, each with the time of the absence, or None for an event."""
     if wait.how != "absent":
         yield from ((place, None) for place in wait.places)

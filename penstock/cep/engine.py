@@ -1,9 +1,9 @@
 """The pattern engine, which applies events one by one, in order of time, to a key's stored memory.
 
 Partial matches with the same wait are tested together: if a predicate does not look at the match so far, its result
-applies to all of them. So the cost of an event is proportional to the number of partial matches that it changes or that
-a predicate looks at. If there are no such partial matches and the event does not begin a match, nothing is created or
-stored.
+applies to all of them. So the cost of an event is proportional to the number of partial matches that the event changes
+or that a predicate looks at. If there are no such partial matches and the event does not begin a match, nothing is
+created or stored.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from penstock.core.schema import Event
 
 
 class Watch:
-    """An absence at the beginning of a pattern. Its time is counted from the key's last unwanted event, or from its
-    first event, which can also be the first event of an `all_of`."""
+    """An absence at the beginning of a pattern. Its time is counted from the key's last unwanted event, or from the
+    key's first event, which can also be the first event of an `all_of`."""
 
     def __init__(self, number: int, wait: Transition, mixed: bool) -> None:
         assert wait.time is not None
@@ -40,7 +40,7 @@ class Watch:
         return any(test(event, NO_MATCH) for test in self._unwanted)
 
     def taking(self, event: Any) -> list[AutomatonState]:
-        """Return the places that also take the event that starts the absence's time."""
+        """Return the places that also take the event from which the absence is timed."""
         return [] if self.is_unwanted(event) else [place for test, place in self._places if test(event, NO_MATCH)]
 
 
@@ -77,7 +77,7 @@ class PatternEngine(Automaton):
         return {numbers[wait] for place in places if place.after.is_final for wait in place.after.transitions}
 
     def feed(self, memory: Any, event: Any, time: datetime, moment: Moment) -> StepResult | None:
-        """Apply an event to a key's partial matches at its time, which must not be before the last event's time.
+        """Apply an event to a key's partial matches. The event's `time` must not be before the time of the last event.
         Returns the results, or None if there are none."""
         step_result = self.advance(memory, time, moment) if memory.due is not None and time >= memory.due else None
         if memory.ended:
@@ -116,15 +116,15 @@ class PatternEngine(Automaton):
 
     def _bar(self, barred: int, begun: Sequence[AutomatonState], event: Any) -> tuple[int, Sequence[AutomatonState]]:
         """Record the pattern's unwanted steps that this event matches. Returns all recorded unwanted steps, as bits,
-        and the places that can still begin."""
+        and the places at which a match can still begin."""
         for number, test in enumerate(self._bars):
             if not barred >> number & 1 and test(event, NO_MATCH):
                 barred |= 1 << number
         return barred, [place for place in begun if not self._barred_by.get(place, 0) & barred]
 
     def _is_open(self, memory: Any) -> bool:
-        """Return whether a partial match is inside the `every` at the beginning. If there are many partial matches,
-        this looks only at their groups."""
+        """Return whether any partial match is inside the `every` at the beginning of the pattern. If there are many
+        partial matches, this looks only at their groups."""
         if len(memory.runs) <= FEW:
             return any(run.wait in self._open for run in memory.runs)
         index = self.runs(memory).lookup
@@ -150,8 +150,8 @@ class PatternEngine(Automaton):
 
     def advance(self, memory: Any, time: datetime, moment: Moment) -> StepResult:
         """Advance event time to `time`: complete absences and time out partial matches that are due by then, in order.
-        An absence that is repeated without a limit completes for up to `Bounds.periods` periods, and for the last
-        one."""
+        An absence that is repeated without a limit completes for at most `Bounds.periods` periods, plus the last one
+        that is due."""
         step_result = StepResult.empty()
         periods = Periods(self._periods, self.search.bounds.periods, time)
         while memory.due is not None and memory.due <= time and not memory.ended:

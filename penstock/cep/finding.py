@@ -48,7 +48,7 @@ def find(
     timed_out: bool = False,
     until: datetime | None = None,
 ) -> list[Match]:
-    """Return the matches of a pattern in a list of events, which are all treated as having the same key.
+    """Return the matches of a pattern in a list of events, as if all of the events had the same key.
 
     Events are processed in order of time. Events with the same time, or without a time, keep their order in the list.
     After the last event, time advances to `until`, or indefinitely, so absences complete and partial matches time out.
@@ -71,7 +71,7 @@ def find_matches(
 ) -> list[Match]:
     """Return the matches that a valid search finds in a list of events. With `loses`, partial matches and periods
     beyond the bounds are dropped; otherwise they cause an error."""
-    ordered = sorted(_timed(events), key=lambda pair: pair[0])
+    ordered = sorted(_searched_events(events), key=lambda pair: pair[0])
     steps = search.pattern.steps()
     classes = list(dict.fromkeys([*(step.event for step in steps), *(event.__declared__ for _, event in ordered)]))
     engine = PatternEngine(search, classes)
@@ -98,15 +98,15 @@ def find_matches(
         if FOREVER - time > SPAN_MAX:  # it came from a predicate
             raise
         raise DeclarationError(
-            f"an event has the time {time}, and a time limit or an absence after it would end after the year 9999: "
-            "use earlier times"
+            f"an event has the time {time}, so a time limit or an absence that begins then would end after the year "
+            "9999: use earlier times"
         ) from None
     if until is None:
         tell(engine.finish(memory, At(BEGIN)))
     return matches
 
 
-def _timed(events: Iterable[Any]) -> Iterable[tuple[datetime, Any]]:
+def _searched_events(events: Iterable[Any]) -> Iterable[tuple[datetime, Any]]:
     """Yield each event of a searched list with its time. An event without a time is assigned the previous event's time
     plus one second."""
     time = BEGIN

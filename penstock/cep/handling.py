@@ -3,13 +3,13 @@
 Events are matched in order of event time. An event waits until its key gets an event that is `late_after` newer. If no
 such event arrives, the event waits until `late_after` of log time has passed since its arrival, and at most for twice
 that time. An event that is further behind the newest event is late, and is reported as missed. Time also passes without
-events: a deadline in event time takes effect at the latest when the same amount of log time, plus twice `late_after`,
-has passed since the event from which it is counted.
+events. A deadline that is counted from an event in event time takes effect at the latest when the same amount of log
+time, plus twice `late_after`, has passed since that event.
 
-A key has one timer. It is moved when it is needed earlier, and when it fires, it checks everything that might be due.
+A key has one timer. It is set to an earlier time if needed, and when it fires, it checks everything that might be due.
 It can fire up to `late_after` after an event has waited long enough. If events keep arriving, newer events cause the
 waiting event to be processed before that, so the timer has little to do. A key without any other state sets the timer
-once per `remember`, however many events it receives.
+only once per `remember`, however many events it receives.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ Select = Callable[[Match], Any]
 
 class Missed(Event):
     """An event or partial match that a pattern did not fully process. `reason` is `late` for an event that arrived
-    `by_s` seconds too late; `full` or `changed` for partial matches that were dropped because a limit was reached or
-    the pattern has changed; or `failed` if a function raised for an event. `events` contains the event or the dropped
-    events as JSON, or states how many partial matches were dropped or how many periods of an absence were left out."""
+    `by_s` seconds too late, and `failed` if a function raised for an event. It is `full` if a limit was reached, and
+    `changed` for partial matches that were dropped because the pattern has changed. `events` contains the event or the
+    dropped events as JSON, or states how many partial matches were dropped or how many periods of an absence were left
+    out."""
 
     key: str
     reason: str
@@ -50,7 +51,7 @@ class Missed(Event):
 
 class DueEvent:
     """The moment when the pattern engine processes a waiting event. It is never later than the end of the event's wait,
-    even if the timer fires late, so deadlines that are counted from the event do not depend on the timer."""
+    even if the timer fires late. So deadlines that are counted from the event do not depend on the timer."""
 
     __slots__ = ("_ctx", "now")
 
@@ -63,8 +64,8 @@ class DueEvent:
 
 
 class Telling(NamedTuple):
-    """The functions that turn matches, and partial matches that timed out, into events. The function for timeouts is
-    optional, and can be declared later."""
+    """The functions that create events from matches and from partial matches that timed out. The function for timeouts
+    is optional, and can be declared later."""
 
     match: Select
     timed_out: Sequence[Select]
@@ -120,7 +121,7 @@ class Matching:
                 return [*self._changed(state, ctx), *(on_event(state, event, ctx) or ())]
             if time_of is not None:
                 if state.time is not None and time < state.time:
-                    return self._is_late(state, event, time, ctx)
+                    return self._report_late_event(state, event, time, ctx)
                 if waits:
                     return self._wait(state, event, time, ctx)
                 state.time = time
@@ -144,7 +145,7 @@ class Matching:
             return []
         return [Missed(key=ctx.key, reason="changed", at=ctx.now, events=f"{count} partial matches")]
 
-    def _is_late(self, state: Any, event: Any, time: datetime, ctx: Context) -> list[Missed]:
+    def _report_late_event(self, state: Any, event: Any, time: datetime, ctx: Context) -> list[Missed]:
         state.late += 1
         state.touched = True
         if state.timer is None:
@@ -161,7 +162,7 @@ class Matching:
         if is_alone or time >= pending[-1].time:
             pending.append(mine)
         else:
-            insort(pending, mine, key=_event_order)
+            insort(pending, mine, key=_pending_order)
         watermark = pending[-1].time - self._late
         surplus = len(pending) - self._waiting
         if surplus > 0:
@@ -207,10 +208,10 @@ class Matching:
         if state.pattern and state.pattern != self.engine.fingerprint:
             results += self._changed(state, ctx)
         waited = [turn.time for turn in state.pending if turn.alarm <= now]
-        due = [_due(run) for run in self.engine.runs(state).alarmed(now)]
+        due = [_alarmed_match_due(run) for run in self.engine.runs(state).alarmed(now)]
         if waited or due:
             results += self._reach(state, max(waited + due), now, ctx) or ()
-        if _holds_nothing(state) and not (state.touched and _has_past(state)):
+        if _is_pattern_state_empty(state) and not (state.touched and _has_pattern_past(state)):
             forget(state)
         else:
             self._set(state, ctx, now + TICK)
@@ -222,7 +223,7 @@ class Matching:
         if state.pending:
             first = min(turn.alarm for turn in state.pending) + self._late
             alarm = first if alarm is None else min(alarm, first)
-        is_quiet = alarm is None and _holds_nothing(state) and _has_past(state)
+        is_quiet = alarm is None and _is_pattern_state_empty(state) and _has_pattern_past(state)
         if is_quiet:
             alarm = ctx.now + self._remember
         if alarm is None or (state.timer is not None and state.timer <= alarm):
@@ -257,19 +258,19 @@ class Matching:
             yield Missed(key=ctx.key, reason="full", at=at, events=f"{periods} periods of an absence")
 
 
-def _holds_nothing(state: Any) -> bool:
+def _is_pattern_state_empty(state: Any) -> bool:
     return not (state.runs or state.complete or state.pending or state.ended)
 
 
-def _has_past(state: Any) -> bool:
-    """Return whether a key's pattern state differs from a new key's state even though it contains no events or
-    matches."""
+def _has_pattern_past(state: Any) -> bool:
+    """Return whether a key's pattern state, although it contains no events or matches, differs from the state of a new
+    key."""
     return state.time is not None or bool(state.told or state.lost or state.watched or state.barred)
 
 
-def _event_order(pending: Pending) -> tuple[datetime, int]:
+def _pending_order(pending: Pending) -> tuple[datetime, int]:
     return pending.time, pending.number
 
 
-def _due(run: Any) -> datetime:
+def _alarmed_match_due(run: Any) -> datetime:
     return min((time for time in (run.due, run.deadline) if time is not None), default=datetime.min.replace(tzinfo=UTC))

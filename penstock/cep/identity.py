@@ -22,13 +22,13 @@ def fingerprint(search: Search, plan: CompiledPattern) -> str:
     """Return the digest that is stored with a search's partial matches. It is the same in every process."""
     options = [repr(option) for option in (search.within, search.gap, str(search.skip), search.every)]
     chosen = [search.preferred, search.merges]
-    text = repr((described(search.pattern), options, chosen, _numbers(plan)))
+    text = repr((described(search.pattern), options, chosen, _pattern_numbers(plan)))
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def described(part: Any) -> Any:
-    """Return a part of a pattern as nested lists of strings and numbers. For a predicate, they contain only whether it
-    exists."""
+    """Return a part of a pattern as nested lists of strings and numbers. Of a predicate, the lists contain only whether
+    it exists."""
     if isinstance(part, tuple):
         return [described(child) for child in part]
     if isinstance(part, On):
@@ -40,18 +40,18 @@ def described(part: Any) -> Any:
     return "predicate" if callable(part) else part
 
 
-def _numbers(plan: CompiledPattern) -> list[Any]:
-    """Return the numbers that a pattern's waits, places and steps use to refer to each other."""
+def _pattern_numbers(plan: CompiledPattern) -> list[Any]:
+    """Return the numbers by which a pattern's waits, places and steps refer to each other."""
     place_of = {place: number for number, place in enumerate(plan.places)}
     wait_of = {wait: number for number, wait in enumerate(plan.transitions)}
     return [
         [step.name for step in plan.steps],
-        [_wait(wait, place_of) for wait in wait_of],
+        [_transition_numbers(wait, place_of) for wait in wait_of],
         [(place.step, [wait_of[wait] for wait in place.after.transitions]) for place in place_of],
     ]
 
 
-def _wait(wait: Transition, place_of: dict[AutomatonState, int]) -> list[Any]:
+def _transition_numbers(wait: Transition, place_of: dict[AutomatonState, int]) -> list[Any]:
     rival = None if wait.rival is None else place_of[wait.rival.place]
     guards = [[place_of[place] for place in guard.places] for guard in wait.guards]
     said = [
@@ -63,9 +63,9 @@ def _wait(wait: Transition, place_of: dict[AutomatonState, int]) -> list[Any]:
         wait.back,
         guards,
     ]
-    return [*said, [_choice(choice, place_of) for choice in wait.choices]] if wait.choices else said
+    return [*said, [_alternative_numbers(choice, place_of) for choice in wait.choices]] if wait.choices else said
 
 
-def _choice(choice: Alternative, place_of: dict[AutomatonState, int]) -> list[Any]:
+def _alternative_numbers(choice: Alternative, place_of: dict[AutomatonState, int]) -> list[Any]:
     silence = None if choice.absence is None else place_of[choice.absence.place]
     return [[place_of[place] for place in choice.places], silence]

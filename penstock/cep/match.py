@@ -9,7 +9,7 @@ from typing import Any
 
 class Match:
     """A match, which contains its events by step name. `match["probe"]` is a step's latest event, and
-    `match.all("probe")` returns all of its events; a step without an event is not `in` the match.
+    `match.all("probe")` returns all of its events. `"probe" in match` is false for a step without an event.
 
     `timed_out` is true for a partial match that timed out. `began` is the event time of the first event. `ended` is the
     event time of the last event, or the time when an absence or the end of `within` completed the match. `key` is empty
@@ -36,7 +36,7 @@ class Match:
         for step, event in reversed(self._taken):
             if step == name:
                 return event
-        raise KeyError(f"no event of the step {name!r} has matched so far")
+        raise KeyError(f"the step {name!r} has not matched an event yet")
 
     def __contains__(self, name: object) -> bool:
         return any(step == name for step, _ in self._taken)
@@ -87,6 +87,7 @@ class Sofar(Match):
 
     @property
     def _taken(self) -> Sequence[tuple[str, Any]]:
+        """Return the events matched so far, and record that they were read."""
         self.seen = True
         return self._build(*self._path)
 

@@ -1,5 +1,5 @@
 """The stored state of a key: its partial matches and their events. It consists of plain values of declared types, which
-are encoded by their schema like any handler's state, so a snapshot, a replay and a restart produce the same state."""
+are encoded by their schema, like any handler's state. So a snapshot, a replay and a restart produce the same state."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ TICK = timedelta(microseconds=1)
 class PartialMatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A partial match: the number of its wait, and its path, as pairs of a step number and an event number.
 
-    If the pattern begins with an absence, the first pair has the step -1 and the event that starts the absence's time,
-    which is not stored. `past` contains bits: the lowest bit is set when an event has occurred during the wait, the
-    next bits mark inactive guards, and the highest bits mark alternatives that have been ruled out. `due` is the time
-    when an absence is complete, and `deadline` is the first moment after the timeout, both in event time. `alarm` is
-    the log time when these times are considered reached even without an event.
+    If the pattern begins with an absence, the first pair consists of the step -1 and the number of the event from which
+    the absence is timed. That event is not stored. `past` contains bits: the lowest bit is set when an event has
+    occurred during the wait, the next bits mark inactive guards, and the highest bits mark alternatives that have been
+    ruled out. `due` is the time when an absence is complete, and `deadline` is the first moment after the timeout, both
+    in event time. `alarm` is the log time when these times are considered reached even without an event.
     """
 
     __stored_name__ = "run"
@@ -110,9 +110,9 @@ class Bounds:
 
     A partial match that would have too many events is dropped. A complete match that waits for an earlier match also
     counts as a partial match. If there are too many partial matches, `drop_oldest` drops the partial matches that began
-    first, so the matches waiting for them are emitted, and `refuse_new` drops the matches that began last. If too many
-    events are waiting, the oldest is processed early. If more `periods` are complete, only the first ones and the last
-    one are used, and those in between are left out. All drops are counted and reported.
+    first, so that the matches waiting for them are emitted; `refuse_new` drops the matches that began last. If too many
+    events are waiting, the oldest is processed early. If more than `periods` of them are complete, only the first ones
+    and the last one are used, and those in between are left out. All drops are counted and reported.
 
     A key without other state is deleted when it has had no event for `remember`, or at the latest after twice that
     time. Until then, late events are recognized, and the numbering of matches continues. With `every=False`, a key that

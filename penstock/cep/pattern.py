@@ -6,7 +6,7 @@
     probe.times(2).then(spend)
 
 Each pattern is frozen and consists of named parts, so SQL text can be turned into the same values. This module does not
-reject invalid patterns either: `problems.py` reports all errors at once.
+reject invalid patterns, so that `problems.py` can report all errors at once.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Pattern:
 
 @dataclass(frozen=True)
 class On(Pattern):
-    """An event of a class for which the predicate is true. The predicate is called with the event and the match so
-    far."""
+    """A step that matches an event of one class if the predicate is true. The predicate is called with the event and
+    the match so far."""
 
     name: str
     event: type[Event]
@@ -94,9 +94,9 @@ class On(Pattern):
 
 @dataclass(frozen=True)
 class Absent(Pattern):
-    """The absence of an event that matches `step` for a time, counted from the previous step. At the beginning of a
-    pattern, the time is counted from the last such event or from the key's first event. Without a time, in an `all_of`,
-    the absence lasts until the `all_of` is complete.
+    """An absence: for some time, no event matches `step`. The time is counted from the previous step or, at the
+    beginning of a pattern, from the last such event or the key's first event. An absence in an `all_of` does not need a
+    time; without one, it lasts until the `all_of` is complete.
     """
 
     step: On
@@ -150,8 +150,8 @@ class AnyOf(Pattern):
 
 @dataclass(frozen=True)
 class Repeated(Pattern):
-    """A pattern part: a repetition from `low` to `high` times (None means no limit), or also zero times with
-    `optionally`. `how` is the link between repetitions.
+    """A pattern part that repeats from `low` to `high` times (None means no limit). With `optionally`, zero times are
+    also allowed. `how` is the link between repetitions.
 
     `is_reluctant` matters only if one of several matches is preferred: it means that continuing with the next step is
     preferred to another repetition.
@@ -175,7 +175,8 @@ class Repeated(Pattern):
         return self if self.low == self.high == 1 else Repeated(self)
 
     def greedy(self) -> Repeated:
-        """Repeat as often as possible: an event that fits the repetition is always used for it, and only for it."""
+        """Repeat as often as possible: an event that fits the repetition is always used for the repetition, and for
+        nothing else."""
         return replace(self, is_greedy=True)
 
     def until(self, stop: Callable[[Any, Match], bool]) -> Repeated:
@@ -205,16 +206,17 @@ class Every(Pattern):
 
 
 def on(name: str, event: type[E], predicate: Callable[[E, Match], bool] | None = None) -> On:
-    """Create a step: one event of the class for which `predicate(event, match)` is true. Without a predicate, any event
-    of the class fits. `match` contains the events matched so far: `match["probe"]` is an event, and
+    """Create a step, which matches one event of the class if `predicate(event, match)` is true. Without a predicate,
+    any event of the class fits. `match` contains the events matched so far: `match["probe"]` is an event, and
     `match.all("probe")` is a list."""
     return On(name, event, predicate)
 
 
 def absent(step: On, *, for_: timedelta | None = None) -> Absent:
-    """Create an absence: no such event occurs for a time, as in `order.then(absent(paid, for_=timedelta(hours=1)))`. As
-    the first step, it means that such events have stopped, as in `absent(heartbeat, for_=timedelta(seconds=5))`.
-    Without a time, as a part of `all_of`, it means that no such event occurs before the other parts are complete."""
+    """Create an absence: no such event occurs for a time, as in `order.then(absent(paid, for_=timedelta(hours=1)))`. If
+    it is the first step, it means that such events have stopped, as in `absent(heartbeat, for_=timedelta(seconds=5))`.
+    If it is a part of `all_of` and has no time, it means that no such event occurs before the other parts are
+    complete."""
     return Absent(step, for_)
 
 

@@ -21,7 +21,7 @@ from penstock.cep.transitions import AutomatonState, Transition
 
 @dataclass(frozen=True)
 class Period:
-    """A path from a place back to the same place along which only absences complete.
+    """A path that leads from a place back to itself, along which only absences complete.
 
     `wait` is the number of the last wait on this path. `is_visible` is false if one more or one fewer repetition would
     have the same results.
@@ -33,7 +33,7 @@ class Period:
 
 
 class LeftOut(NamedTuple):
-    """Periods of an absence that were not reported: the end of the last one, and their number."""
+    """Periods of an absence that were left out: the end of the last one, and their number."""
 
     at: datetime
     periods: int
@@ -47,8 +47,8 @@ class Periods:
         self._completed: dict[tuple[AutomatonState, tuple[int, ...]], tuple[int, datetime]] = {}
 
     def surplus(self, place: AutomatonState, run: PartialMatch, now: datetime) -> tuple[Period, int] | None:
-        """Return the number of periods to leave out if an absence that completes now leads to a place. Returns None if
-        there are none."""
+        """Return the period, and the number of its repetitions to leave out, if an absence that completes now leads to
+        a place. Returns None if there are none to leave out."""
         period = self._periods.get(place)
         if period is None:
             return None
@@ -67,10 +67,10 @@ def endless(plan: CompiledPattern, numbers: Mapping[Transition, int]) -> dict[Au
     periods: dict[AutomatonState, Period] = {}
     for place in plan.places:
         if place.step < 0:
-            way = _way_back(place, periods)
+            way = _absence_cycle(place, periods)
             if way is not None:
                 cycle = {state for state, _ in way.steps}
-                is_visible = any(_is_visible(state, cycle) for state in cycle)
+                is_visible = any(_is_visible_outside_cycle(state, cycle) for state in cycle)
                 periods[place] = Period(way.time, numbers[way.steps[-1][1]], is_visible)
     return periods
 
@@ -80,8 +80,9 @@ class _WayBack(NamedTuple):
     steps: tuple[tuple[AutomatonState, Transition], ...]
 
 
-def _way_back(start: AutomatonState, avoid: Collection[AutomatonState]) -> _WayBack | None:
-    """Return the shortest path from a place back to itself by absences alone, without the places in `avoid`."""
+def _absence_cycle(start: AutomatonState, avoid: Collection[AutomatonState]) -> _WayBack | None:
+    """Return the shortest path from a place back to itself that consists only of absences and avoids the places in
+    `avoid`."""
     order, done = count(), set[AutomatonState]()
     ahead: list[tuple[timedelta, int, AutomatonState, tuple[tuple[AutomatonState, Transition], ...]]] = []
     heappush(ahead, (timedelta(0), next(order), start, ()))
@@ -93,22 +94,22 @@ def _way_back(start: AutomatonState, avoid: Collection[AutomatonState]) -> _WayB
             continue
         done.add(state)
         for wait in state.after.transitions:
-            for following in _completed(wait):
+            for following in _absence_successors(wait):
                 if wait.time is not None and following not in avoid:
                     heappush(ahead, (time + wait.time, next(order), following, (*steps, (state, wait))))
     return None
 
 
-def _completed(wait: Transition) -> list[AutomatonState]:
-    """Return the places that a wait reaches if no event arrives: those of its shortest absences."""
+def _absence_successors(wait: Transition) -> list[AutomatonState]:
+    """Return the places that a wait reaches if no event arrives: the places of its shortest absences."""
     absences = [absence for _, absence in wait.silences]
     first = min((absence.time for absence in absences), default=None)
     return [absence.place for absence in absences if absence.time == first]
 
 
-def _is_visible(state: AutomatonState, cycle: AbstractSet[AutomatonState]) -> bool:
+def _is_visible_outside_cycle(state: AutomatonState, cycle: AbstractSet[AutomatonState]) -> bool:
     """Return whether the time at which a place is reached has an effect outside the cycle."""
     return any(
-        wait.how == "end" or (wait.time is not None and not cycle & {*_completed(wait)})
+        wait.how == "end" or (wait.time is not None and not cycle & {*_absence_successors(wait)})
         for wait in state.after.transitions
     )

@@ -1,9 +1,9 @@
 """The pattern compiler, which creates the places that a partial match can reach, and the waits at each place.
 
-A place means that a step has just taken an event. After that, the match can wait for several things independently: for
-another repetition, for the next step, or, if the next step is optional, for the step after it. So a partial match
-consists of one wait and the events so far, and each event on its own decides whether the match continues, stays or
-ends.
+A partial match is at a place when a step has just taken an event. From there, the match can wait for several things
+independently: for another repetition, for the next step, or, if the next step is optional, for the step after it. So a
+partial match consists of one wait and the events so far, and each event on its own decides whether the match continues,
+stays or ends.
 
 The plan is built backwards: each part is compiled after the parts that follow it.
 """
@@ -114,8 +114,8 @@ class _Builder:
         return first(entries[::-1])
 
     def _linked(self, link: Link, after: After, never: tuple[On, ...]) -> tuple[After, PartEntry]:
-        """Return the continuation after a pattern's part, and the entry of the link that follows it. `after` is the
-        continuation after that link."""
+        """Return the continuation after a pattern's part, and the entry of the link that follows the part. `after` is
+        the continuation after that link."""
         if link.how == "not_next" or link.how == "not_then":
             return After().join(after, forbidding(link)), PartEntry(())
         entry = self._part(link.to, after, never)
@@ -172,8 +172,8 @@ class _Builder:
         absence.
 
         All times are counted from the same moment, so absences complete in the order of their times. Absences with the
-        same time are treated as one, and `silent` of them are complete. The time of the next absence keeps running when
-        the match moves from one place to another.
+        same time are treated as one; `silent` is the number of complete ones. The time of the next absence keeps
+        running when the match moves from one place to another.
         """
         steps = [part for part in parts if isinstance(part, On)]
         absences = [part for part in parts if isinstance(part, Absent)]
@@ -212,8 +212,9 @@ class _Builder:
         return PartEntry((way(0, 0),))
 
     def _every(self, every: Every, after: After) -> PartEntry:
-        """Return the entry of an `every`: once complete, it begins again from the step before it. At the beginning of a
-        pattern, an event begins it only if no other repetition is incomplete; see `CompiledPattern.open`."""
+        """Return the entry of an `every`, which begins again after the step before it each time it is complete. At the
+        beginning of a pattern, an event begins the `every` only if no other repetition is incomplete; see
+        `CompiledPattern.open`."""
         here, known = After().join(after), len(self.places)
         entry = self._part(every.of, here)
         inside = self.places[known:]

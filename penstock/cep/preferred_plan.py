@@ -1,6 +1,6 @@
 """The pattern compiler for preferred matches. If several matches have the same first event, one of them is preferred,
-as in a regular expression. Earlier alternatives are preferred, and repeating is preferred to continuing, or the reverse
-for a reluctant repetition.
+as in a regular expression. Earlier alternatives are preferred. Repeating is preferred to continuing, except in a
+reluctant repetition, where continuing is preferred.
 
 Matching is strict: each event must be the very next one. A place is followed by the places that can take the next
 event, and the end, in order of preference. There is a partial match for each of these continuations, so partial matches
@@ -24,8 +24,8 @@ class _Ahead:
     parts: list[AutomatonState | _Ahead | None] = field(default_factory=list)
 
     def flat(self) -> list[AutomatonState | None]:
-        """Return all continuations of a preferred match without duplicates, because a repeated continuation is never
-        better."""
+        """Return all continuations of a preferred match, best first. Each is included only where it first occurs,
+        because it is never better later."""
         continuations: dict[AutomatonState | None, None] = {}
         seen: set[_Ahead] = set()
         rest: list[AutomatonState | _Ahead | None] = [self]

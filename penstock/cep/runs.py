@@ -17,7 +17,7 @@ from penstock.cep.memory import Complete, PartialMatch
 FEW = 16
 """Lists with up to this many partial matches have no index."""
 SPARE = 64
-"""A queue is rebuilt when it has more than twice as many entries as there are runs, plus this number."""
+"""A queue is rebuilt when it has more entries than twice the number of runs plus this number."""
 
 Name = tuple[int, int, tuple[int, ...], datetime | None]
 """The identity of a run within a key."""
@@ -35,7 +35,7 @@ class Runs(list[PartialMatch]):
         super().__init__(runs)
         self.lookup = _Index(self) if len(self) > FEW else None
         self.loose: set[int] = set()
-        """Events that were released by a run or a match, and might no longer be used."""
+        """The events that a run or match has released and that might no longer be in use."""
         self._uses: dict[int, int] = {}
         for match in (*self, *complete):
             self.hold(match.path)
@@ -80,7 +80,7 @@ class Runs(list[PartialMatch]):
         self.let_go(run.path)
 
     def _close(self, index: int) -> None:
-        """Fill the gap at a list index with the last partial match."""
+        """Move the last partial match to a list index that has become free."""
         last = self.pop()
         if index < len(self):
             self[index] = last
@@ -105,7 +105,7 @@ class Runs(list[PartialMatch]):
                 self.loose.add(event)
 
     def unused(self) -> list[int]:
-        """Return the partial matches' events that were released since the last call and are no longer used."""
+        """Return the events that partial matches have released since the last call and that are no longer in use."""
         events = [event for event in self.loose if event not in self._uses]
         self.loose.clear()
         return events
@@ -114,9 +114,9 @@ class Runs(list[PartialMatch]):
     def due(self) -> datetime | None:
         """The earliest event time when a partial match is due or times out."""
         if self.lookup is None:
-            return min((moment for moment in map(_moment, self) if moment is not None), default=None)
+            return min((moment for moment in map(_partial_match_due, self) if moment is not None), default=None)
         first = self.lookup.times.first()
-        return None if first is None else _moment(first)
+        return None if first is None else _partial_match_due(first)
 
     @property
     def alarm(self) -> datetime | None:
@@ -129,7 +129,7 @@ class Runs(list[PartialMatch]):
     def due_until(self, time: datetime) -> list[PartialMatch]:
         """Return the partial matches that are due by an event time, in list order."""
         if self.lookup is None:
-            return [run for run in self if (moment := _moment(run)) is not None and moment <= time]
+            return [run for run in self if (moment := _partial_match_due(run)) is not None and moment <= time]
         return sorted(self.lookup.times.until(time), key=self.lookup.index)
 
     def alarmed(self, now: datetime) -> list[PartialMatch]:
@@ -141,7 +141,7 @@ class Runs(list[PartialMatch]):
     def oldest(self) -> PartialMatch | None:
         """Return the partial match that began first."""
         if self.lookup is None:
-            return min(self, key=_start, default=None)
+            return min(self, key=_partial_match_order, default=None)
         return self.lookup.oldest(self)
 
 
@@ -167,7 +167,7 @@ class _Index:
         self.places: dict[Name, int] = {}
         self.groups: dict[Group, dict[Name, PartialMatch]] = {}
         self._live: dict[int, PartialMatch] = {}
-        self.times, self.alarms = _Queue(_moment, self._live), _Queue(_alarm, self._live)
+        self.times, self.alarms = _Queue(_partial_match_due, self._live), _Queue(_partial_match_alarm, self._live)
         self._starts: _Queue | None = None
         for index, run in enumerate(runs):
             self.add(run, index)
@@ -175,7 +175,7 @@ class _Index:
     def add(self, run: PartialMatch, index: int) -> None:
         name = name_of(run)
         self.places[name] = index
-        self.groups.setdefault(_group(run), {})[name] = run
+        self.groups.setdefault(_partial_match_group(run), {})[name] = run
         self._live[id(run)] = run
         for queue in (self.times, self.alarms, self._starts):
             if queue is not None:
@@ -183,7 +183,7 @@ class _Index:
 
     def drop(self, run: PartialMatch) -> int:
         """Remove a partial match, and return its list index."""
-        name, group = name_of(run), _group(run)
+        name, group = name_of(run), _partial_match_group(run)
         members = self.groups[group]
         del members[name], self._live[id(run)]
         if not members:
@@ -198,7 +198,7 @@ class _Index:
 
     def oldest(self, runs: Runs) -> PartialMatch | None:
         if self._starts is None:
-            self._starts = _Queue(_start, self._live)
+            self._starts = _Queue(_partial_match_order, self._live)
             for run in runs:
                 self._starts.add(run)
         return self._starts.first()
@@ -255,19 +255,19 @@ def name_of(run: PartialMatch) -> Name:
     return run.wait, run.past, run.path, run.due
 
 
-def _group(run: PartialMatch) -> Group:
+def _partial_match_group(run: PartialMatch) -> Group:
     return run.wait, run.past
 
 
-def _moment(run: PartialMatch) -> datetime | None:
+def _partial_match_due(run: PartialMatch) -> datetime | None:
     if run.due is None or run.deadline is None:
         return run.deadline if run.due is None else run.due
     return min(run.due, run.deadline)
 
 
-def _alarm(run: PartialMatch) -> datetime | None:
+def _partial_match_alarm(run: PartialMatch) -> datetime | None:
     return run.alarm
 
 
-def _start(run: PartialMatch) -> tuple[Any, ...]:
+def _partial_match_order(run: PartialMatch) -> tuple[Any, ...]:
     return run.path[1], run.path, run.wait, run.past, "" if run.due is None else run.due.isoformat()

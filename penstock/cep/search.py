@@ -35,7 +35,7 @@ class Search:
 
     def problems(self, reads: Sequence[type[Event]] | None = None, bounded: bool = False) -> tuple[str, ...]:
         """Return all errors in the pattern search; see `problems.problems`. A preferred search comes from SQL text, and
-        its pattern was checked when the text was parsed, so this checks only its bounds."""
+        its pattern was checked when the text was parsed, so this method checks only the bounds."""
         errors = bounds_problems(self.bounds)
         if not self.preferred:
             errors += problems(

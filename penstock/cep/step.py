@@ -28,8 +28,8 @@ class Moment(Protocol):
 
 
 class StepResult(NamedTuple):
-    """The results of an event or of the passage of time: matches, partial matches that timed out, partial matches that
-    were dropped at a limit, and periods of absences that were left out at a limit."""
+    """The results of an event or of the passage of time: matches, partial matches that timed out, and, because of
+    limits, dropped partial matches and left-out periods of absences."""
 
     matches: list[Match]
     timed_out: list[Match]
@@ -81,8 +81,8 @@ class EventStep:
             self.spawn(place, run, run.path + added, run.began)
 
     def watch(self, wait: int, time: timedelta, places: Sequence[AutomatonState] = ()) -> None:
-        """Time an absence at the beginning of the pattern from this event. The event is not part of the match unless it
-        is the first event of an `all_of`; in that case, `places` take it."""
+        """Start the time of an absence at the beginning of the pattern with this event. The event is part of the match
+        only if it is the first event of an `all_of`; in that case, `places` take it."""
         within, due = self.engine.search.within, self.time + time
         deadline = None if within is None else self.time + within + TICK
         path = (-1, self._numbered())
@@ -99,12 +99,12 @@ class EventStep:
         return self._number
 
     def _deadline(self, run: PartialMatch | None, began: datetime) -> datetime | None:
-        """Return the first moment after a partial match times out, because of `within` for the whole match or `gap`
-        since this event."""
+        """Return the first moment after a partial match times out: after `within` for the whole match or `gap` after
+        this event, whichever is earlier."""
         within, gap = self.engine.search.within, self.engine.search.gap
         if run is not None and (gap is None or self.event is None):
             return run.deadline
-        ends = _earliest(None if within is None else began + within, None if gap is None else self.time + gap)
+        ends = _earlier_deadline(None if within is None else began + within, None if gap is None else self.time + gap)
         return None if ends is None else ends + TICK
 
     def spawn(self, place: AutomatonState, run: PartialMatch | None, path: tuple[int, ...], began: datetime) -> None:
@@ -123,20 +123,20 @@ class EventStep:
                 self.new.append(PartialMatch(wait, 0, began, deadline, due, self._alarm(run, due, deadline), kept))
 
     def leave_out(self, period: Period, periods: int, run: PartialMatch) -> LeftOut:
-        """Continue with the last of several periods of an absence, as if all of them were complete."""
+        """Continue with the last of several periods of an absence, as if all earlier periods were complete."""
         last = self.time + periods * period.time
         alarm = self._alarm(run, last, run.deadline)
         self.new.append(PartialMatch(period.wait, 0, run.began, run.deadline, last, alarm, run.path))
         return LeftOut(last - period.time, periods)
 
     def ends_with(self, path: tuple[int, ...]) -> bool:
-        """Return whether no other continuation is tried once this match is complete."""
+        """Return whether a complete match with this path rules out the continuations that have not been tried yet."""
         return False
 
     def _alarm(self, run: PartialMatch | None, due: datetime | None, deadline: datetime | None) -> datetime | None:
-        """Return the log time when the next deadline is considered reached even without an event: the current log time,
-        plus `late_after`, plus the time from this event to the deadline."""
-        earliest = _earliest(due, None if deadline is None else deadline - TICK)
+        """Return the log time when the next deadline is considered reached even without an event. This is the current
+        log time, plus `late_after`, plus the time from this event to the deadline."""
+        earliest = _earlier_deadline(due, None if deadline is None else deadline - TICK)
         if earliest is None:
             return None
         if self.event is None and run is not None and run.alarm is not None:  # the absence that was due is complete
@@ -196,7 +196,7 @@ class EventStep:
     def _newest(self, surplus: int) -> Sequence[StoredMatch]:
         """Remove the `surplus` matches that began last, whether partial or complete."""
         memory = self.memory
-        lost = sorted((*memory.complete, *self.runs), key=_order)[-surplus:]
+        lost = sorted((*memory.complete, *self.runs), key=_stored_match_order)[-surplus:]
         gone = set(map(id, lost))
         self.runs.replace([run for run in self.runs if id(run) in gone], ())
         self._let_go([match for match in memory.complete if id(match) in gone])
@@ -206,12 +206,12 @@ class EventStep:
     def tell(self, step_result: StepResult) -> None:
         """Emit complete matches and timeouts."""
         memory, search = self.memory, self.engine.search
-        for match in sorted(dict.fromkeys(self.timed_out), key=_order):
+        for match in sorted(dict.fromkeys(self.timed_out), key=_stored_match_order):
             step_result.timed_out.append(self._match(match, timed_out=True))
-        fresh = sorted({match.path: match for match in self.complete}.values(), key=_order)
+        fresh = sorted({match.path: match for match in self.complete}.values(), key=_stored_match_order)
         if search.skip.kind != "none":
             for match in fresh:
-                insort(memory.complete, match, key=_began)
+                insort(memory.complete, match, key=_first_event_number)
                 self.runs.hold(match.path)
             self.release(step_result)
             return
@@ -233,7 +233,7 @@ class EventStep:
 
     def release(self, step_result: StepResult) -> None:
         """Emit matches in the order in which they began, each as soon as no earlier match is possible. Drop the matches
-        that it skips."""
+        that an emitted match skips."""
         memory, complete = self.memory, self.memory.complete
         place = before = 0
         while place < len(complete):
@@ -289,7 +289,7 @@ class EventStep:
 
 class PreferringEventStep(EventStep):
     """Processing for preferred matches, where only the best of all matches with the same first event is emitted.
-    Partial matches are in order of preference, so a complete match ends the partial matches after it, and waits for the
+    Partial matches are in order of preference. So a complete match ends the partial matches after it, and waits for the
     partial matches before it, which could still become better matches."""
 
     def __init__(self, *given: Any) -> None:
@@ -319,8 +319,8 @@ class PreferringEventStep(EventStep):
         all worse partial matches were dropped when a match was completed."""
         complete = self.memory.complete
         for match in self.complete:
-            place = bisect_left(complete, match.path[1], key=_began)
-            worse = slice(place, bisect_right(complete, match.path[1], place, key=_began))
+            place = bisect_left(complete, match.path[1], key=_first_event_number)
+            worse = slice(place, bisect_right(complete, match.path[1], place, key=_first_event_number))
             self._let_go(complete[worse])
             complete[worse] = [match]
             self.runs.hold(match.path)
@@ -330,11 +330,11 @@ class PreferringEventStep(EventStep):
         return begun <= match.path[1]
 
 
-def _began(match: StoredMatch) -> int:
+def _first_event_number(match: StoredMatch) -> int:
     return match.path[1]
 
 
-def _order(match: StoredMatch) -> tuple[Any, ...]:
+def _stored_match_order(match: StoredMatch) -> tuple[Any, ...]:
     """Return the sort key for pattern matches that are completed at the same time: first event, then last event, then
     all events one by one. So if two matches have the same first and last event, the match with the earlier events in
     between comes first."""
@@ -342,7 +342,7 @@ def _order(match: StoredMatch) -> tuple[Any, ...]:
     return path[1], path[-1], path[1::2], path[::2]
 
 
-def _earliest(one: datetime | None, other: datetime | None) -> datetime | None:
+def _earlier_deadline(one: datetime | None, other: datetime | None) -> datetime | None:
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)

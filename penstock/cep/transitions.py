@@ -24,7 +24,7 @@ class AutomatonState:
 
 @dataclass(eq=False)
 class Guard:
-    """A greedy repetition in a pattern that has precedence over a wait. `how` and `stop` decide how long it has
+    """A greedy repetition that has precedence over a wait in a pattern. `how` and `stop` decide how long it has
     precedence; if `how` is None, the wait's `how` applies."""
 
     places: tuple[AutomatonState, ...]
@@ -55,12 +55,13 @@ class Alternative:
 @dataclass(eq=False)
 class Transition:
     """The wait of a partial match for an event that one of `places` takes. A match with the wait `end` is complete
-    immediately, with `end_next` at any event, and with `end_within` when it times out; `absent` waits for `time`.
+    immediately, with `end_next` on the next event, and with `end_within` when it times out; `absent` waits for `time`.
 
     The steps in `never` must not occur during the wait, and the steps in `not_now` not as the next event; `stop` ends
     the wait. With a `rival`, the match also waits for an absence, and whichever occurs first decides. With `choices`,
-    the same applies to several alternatives, whose places are `places`. With `goes_on`, the time began with an earlier
-    wait. With `back`, an `every` begins again, and this number of events is removed from the end of the partial match.
+    the same applies to several alternatives, and `places` contains the places of all of them. With `goes_on`, the time
+    began with an earlier wait. With `back`, an `every` begins again, and this number of events is removed from the end
+    of the partial match.
     """
 
     how: Waiting
@@ -77,7 +78,7 @@ class Transition:
 
     @property
     def silences(self) -> list[tuple[int, Absence]]:
-        """Return the wait's absences, each with the bit that marks it as ruled out."""
+        """The wait's absences, each with the bit that marks it as ruled out."""
         if self.choices:
             bits = self.choice_bits
             return [(bit, choice.absence) for bit, choice in zip(bits, self.choices, strict=True) if choice.absence]
@@ -88,7 +89,7 @@ class Transition:
 
     @property
     def choice_bits(self) -> list[int]:
-        """Return the bit in `PartialMatch.past` that marks each choice as ruled out. Guards use lower bits."""
+        """For each choice, the bit in `PartialMatch.past` that marks it as ruled out. Guards use lower bits."""
         return [2 << len(self.guards) + number for number in range(len(self.choices))]
 
 
@@ -97,7 +98,7 @@ Change = Callable[[Transition], Transition]
 
 class After:
     """All ways to continue a partial match. They can include the ways from another `After` that is still under
-    construction, changed by a function; these are added when `transitions` is first read."""
+    construction, each changed by a function. Those ways are added when `transitions` is first read."""
 
     def __init__(self, transitions: Iterable[Transition] = ()) -> None:
         self._given: list[Transition | tuple[After, Change]] = list(transitions)
@@ -187,7 +188,7 @@ def apart(entry: PartEntry) -> PartEntry:
     ways: list[Way] = []
     for way in entry.ways:
         ways += [
-            replace(_way(choice), how=way.how, guards=way.guards, stop=either(way.stop, choice.stop))
+            replace(_way_of_alternative(choice), how=way.how, guards=way.guards, stop=either(way.stop, choice.stop))
             for choice in way.choices
         ]
         if not way.choices:
@@ -195,20 +196,20 @@ def apart(entry: PartEntry) -> PartEntry:
     return PartEntry(tuple(ways), entry.skips)
 
 
-def _way(choice: Alternative) -> Way:
+def _way_of_alternative(choice: Alternative) -> Way:
     return Way(choice.places, absence=choice.absence, never=choice.never)
 
 
 def choosing(ways: Iterable[Way]) -> Way:
     """Combine the first ways of a pattern's alternatives into one way, in which the alternative that begins first ends
     the wait for the others."""
-    choices = [choice for way in ways for choice in _choices(way)]
+    choices = [choice for way in ways for choice in _alternatives_of_way(way)]
     places = tuple(place for choice in choices for place in choice.places)
     can_be_off = any(choice.never or choice.stop is not None for choice in choices)
     return Way(places, choices=tuple(choices) if can_be_off else ())
 
 
-def _choices(way: Way) -> Iterable[Alternative]:
+def _alternatives_of_way(way: Way) -> Iterable[Alternative]:
     if not way.choices:
         never = way.never if way.absence is None else (way.absence.step,)
         return [Alternative(way.places, never, way.stop, way.absence)]

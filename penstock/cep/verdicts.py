@@ -17,8 +17,7 @@ Begin = Callable[[Any], Sequence[AutomatonState]]
 Decided = tuple[Sequence[AutomatonState], PartialMatch | None, bool]
 Outcome = Decided | None
 """The places that take the event, the partial match that continues to wait (or None), and whether the match is
-complete. An outcome of None, which is the most frequent outcome, means that the partial match continues to wait
-unchanged."""
+complete. The most frequent outcome, None, means that the partial match continues to wait unchanged."""
 Verdict = Callable[[PartialMatch, Any, Match], Outcome]
 
 OVER: Outcome = ((), None, False)
@@ -30,21 +29,21 @@ def fits(on: On, mixed: bool) -> Test:
     classes. An event of a class derived from the step's class belongs to a different stream, and does not fit."""
     predicate, cls = on.predicate, on.event
     if not mixed:
-        return predicate if predicate is not None else _anything
+        return predicate if predicate is not None else _any_event_fits
     if predicate is None:
         return lambda event, match: event.__declared__ is cls
     known = predicate
     return lambda event, match: event.__declared__ is cls and known(event, match)
 
 
-def _anything(event: Any, match: Match) -> bool:
+def _any_event_fits(event: Any, match: Match) -> bool:
     return True
 
 
 def begins(transitions: Sequence[Transition], mixed: bool) -> Begin:
     """Return a function that returns the places at which an event begins a match."""
     tests = [
-        (fits(place.on, mixed), place, _barred(wait, mixed))
+        (fits(place.on, mixed), place, _barring_tests(wait, mixed))
         for wait in transitions
         for place in wait.places
         if not wait.silences
@@ -64,16 +63,16 @@ def begins(transitions: Sequence[Transition], mixed: bool) -> Begin:
     return begin
 
 
-def _barred(wait: Transition, mixed: bool) -> list[Test]:
+def _barring_tests(wait: Transition, mixed: bool) -> list[Test]:
     """Return tests for events that must not begin a match: events for which `stop` is true, and events that a greedy
     repetition takes first."""
     barred = [] if wait.stop is None else [wait.stop]
     for guard in wait.guards:
-        barred.append(_greedy([fits(place.on, mixed) for place in guard.places], guard.stop))
+        barred.append(_greedy_test([fits(place.on, mixed) for place in guard.places], guard.stop))
     return barred
 
 
-def _greedy(tests: list[Test], stop: Test | None) -> Test:
+def _greedy_test(tests: list[Test], stop: Test | None) -> Test:
     def test(event: Any, match: Match) -> bool:
         return not (stop is not None and stop(event, match)) and any(step_test(event, match) for step_test in tests)
 
@@ -82,19 +81,19 @@ def _greedy(tests: list[Test], stop: Test | None) -> Test:
 
 def verdict(wait: Transition, mixed: bool) -> Verdict:
     """Return a function that decides how an event affects a partial match in this wait."""
-    decide = _choice(wait, mixed) if wait.choices else _decision(wait, mixed)
+    decide = _alternatives_verdict(wait, mixed) if wait.choices else _transition_verdict(wait, mixed)
     if wait.guards:
-        decide = _guarded(wait.guards, decide, mixed)
+        decide = _verdict_with_guards(wait.guards, decide, mixed)
     if wait.stop is not None:
-        decide = _stopped(wait.stop, decide)
+        decide = _verdict_with_stop(wait.stop, decide)
     if wait.not_now:
-        decide = _not_now([fits(step, mixed) for step in wait.not_now], decide)
+        decide = _verdict_with_not_now([fits(step, mixed) for step in wait.not_now], decide)
     if wait.never:
-        decide = _never([fits(step, mixed) for step in wait.never], decide)
+        decide = _verdict_with_never([fits(step, mixed) for step in wait.never], decide)
     return decide
 
 
-def _decision(wait: Transition, mixed: bool) -> Verdict:
+def _transition_verdict(wait: Transition, mixed: bool) -> Verdict:
     if wait.how == "end_next":
         return lambda run, event, match: COMPLETE
     if wait.how in ("absent", "end_within"):
@@ -113,11 +112,11 @@ def _decision(wait: Transition, mixed: bool) -> Verdict:
     return decide
 
 
-def _choice(wait: Transition, mixed: bool) -> Verdict:
-    """Return the function for a partial match's wait with alternatives. The alternatives that the event fits take it,
-    and the event can rule out other alternatives. If no alternative is left, the match ends."""
+def _alternatives_verdict(wait: Transition, mixed: bool) -> Verdict:
+    """Return the function for a partial match's wait with alternatives. Each alternative that the event fits takes it;
+    the event can also rule out other alternatives. If no alternative is left, the match ends."""
     asked = [
-        (bit, _unwanted(choice, mixed), [(fits(place.on, mixed), place) for place in choice.places])
+        (bit, _unwanted_event_tests(choice, mixed), [(fits(place.on, mixed), place) for place in choice.places])
         for bit, choice in zip(wait.choice_bits, wait.choices, strict=True)
     ]
     silences, all_off = wait.silences, sum(wait.choice_bits)
@@ -135,17 +134,17 @@ def _choice(wait: Transition, mixed: bool) -> Verdict:
             return taken, None, False
         if past == run.past:
             return (taken, run, False) if taken else None
-        return taken, _called_off(run, past, silences), False
+        return taken, _with_alternatives_off(run, past, silences), False
 
     return decide
 
 
-def _unwanted(choice: Alternative, mixed: bool) -> list[Test]:
+def _unwanted_event_tests(choice: Alternative, mixed: bool) -> list[Test]:
     """Return tests for events that rule out an alternative of a pattern."""
     return [fits(step, mixed) for step in choice.never] + ([] if choice.stop is None else [choice.stop])
 
 
-def _called_off(run: PartialMatch, past: int, silences: list[tuple[int, Absence]]) -> PartialMatch:
+def _with_alternatives_off(run: PartialMatch, past: int, silences: list[tuple[int, Absence]]) -> PartialMatch:
     """Return the partial match with some alternatives ruled out. Its first absence may now complete later or no longer
     exist."""
     before = min((absence.time for bit, absence in silences if not run.past & bit), default=None)
@@ -156,24 +155,24 @@ def _called_off(run: PartialMatch, past: int, silences: list[tuple[int, Absence]
     return due_later(run, None if after is None else after - before)
 
 
-def _stopped(stop: Test, decide: Verdict) -> Verdict:
+def _verdict_with_stop(stop: Test, decide: Verdict) -> Verdict:
     return lambda run, event, match: OVER if stop(event, match) else decide(run, event, match)
 
 
-def _never(tests: list[Test], decide: Verdict) -> Verdict:
+def _verdict_with_never(tests: list[Test], decide: Verdict) -> Verdict:
     return lambda run, event, match: OVER if any(test(event, match) for test in tests) else decide(run, event, match)
 
 
-def _not_now(tests: list[Test], decide: Verdict) -> Verdict:
+def _verdict_with_not_now(tests: list[Test], decide: Verdict) -> Verdict:
     def checked(run: PartialMatch, event: Any, match: Match) -> Outcome:
         if not run.past & 1 and any(test(event, match) for test in tests):
             return OVER
-        return _passed(run, decide(run, event, match), 1)
+        return _outcome_with_past(run, decide(run, event, match), 1)
 
     return checked
 
 
-def _guarded(guards: tuple[Guard, ...], decide: Verdict, mixed: bool) -> Verdict:
+def _verdict_with_guards(guards: tuple[Guard, ...], decide: Verdict, mixed: bool) -> Verdict:
     """Return a function that gives greedy repetitions precedence for as long as they can continue."""
     tests = [[fits(place.on, mixed) for place in guard.places] for guard in guards]
 
@@ -189,12 +188,12 @@ def _guarded(guards: tuple[Guard, ...], decide: Verdict, mixed: bool) -> Verdict
                 return OVER
             elif guard.how == "next":
                 past |= off
-        return _passed(run, decide(run, event, match), past)
+        return _outcome_with_past(run, decide(run, event, match), past)
 
     return guarded
 
 
-def _passed(run: PartialMatch, outcome: Outcome, past: int) -> Outcome:
+def _outcome_with_past(run: PartialMatch, outcome: Outcome, past: int) -> Outcome:
     """Add the bits in `past` to the outcome's partial match, if it continues to wait."""
     places, stays, complete = outcome or ((), run, False)
     if stays is None or stays.past | past == stays.past:

@@ -23,16 +23,16 @@ class Parser(argparse.ArgumentParser):
 
     def refuse(self, others: Sequence[str], arguments: argparse.Namespace) -> NoReturn:
         """End the process with an error about the unrecognised arguments, reported by the command's own parser."""
-        command = self._of(arguments)
+        command = self._command_parser(arguments)
         option = next((argument.partition("=")[0] for argument in others if argument.startswith("-")), None)
         if option is None:
             command.error(f"unrecognized arguments: {' '.join(others)}")
         command.error(unknown("option", option, [name for name in command._option_string_actions if name[:2] == "--"]))
 
-    def _of(self, arguments: argparse.Namespace) -> Parser:
+    def _command_parser(self, arguments: argparse.Namespace) -> Parser:
         """Return the parser of the command or of its action."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
                 chosen = action.choices[getattr(arguments, action.dest)]
-                return chosen._of(arguments) if isinstance(chosen, Parser) else self
+                return chosen._command_parser(arguments) if isinstance(chosen, Parser) else self
         return self

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from penstock.app.app import App
+from penstock.app.check import require_sound
 from penstock.app.fingerprints.verdicts import Verdict, VerdictKind
-from penstock.app.graph import require_sound
 from penstock.app.loading import load
 from penstock.cli.console import formatted, say, say_aside
 from penstock.core.errors import DeclarationError
@@ -31,7 +31,7 @@ REFUSED = (VerdictKind.incompatible, VerdictKind.undecided)
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `penstock plan`."""
-    parser.add_argument("target", metavar="FILE[:APP]", help="the app's file, and its variable if not `app`")
+    parser.add_argument("target", metavar="FILE[:APP]", help="the app's file, and the app's variable if not `app`")
     parser.add_argument(
         "--data", type=Path, default=Path(".penstock"), metavar="DIR", help="data directory (.penstock)"
     )
@@ -41,7 +41,7 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
 
 def add_purge(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `penstock purge`."""
-    parser.add_argument("target", metavar="FILE[:APP]", help="the app's file, and its variable if not `app`")
+    parser.add_argument("target", metavar="FILE[:APP]", help="the app's file, and the app's variable if not `app`")
     parser.add_argument(
         "names", metavar="NAME", nargs="*", help="what to delete; without a name, list what can be deleted"
     )
@@ -62,7 +62,7 @@ def plan(arguments: argparse.Namespace) -> int:
     comparison = Comparison(app, arguments.target, storage, from_environment())
     verdicts = decided(comparison, say_aside)
     users = affected(app, storage, verdicts, arguments.access)
-    print(_as_json(verdicts, users) if arguments.json else "\n".join(lines(verdicts, users, storage)))
+    print(_plan_as_json(verdicts, users) if arguments.json else "\n".join(lines(verdicts, users, storage)))
     return 1 if any(verdict.kind in REFUSED for verdict in verdicts) else 0
 
 
@@ -76,7 +76,7 @@ def purge(arguments: argparse.Namespace) -> int:
     work = Purge(Comparison(app, arguments.target, storage, from_environment()), arguments.target)
     pending = storage.interrupted_purge()
     if not pending and not arguments.names:
-        return _list(work, arguments)
+        return _list_purgeable(work, arguments)
     if arguments.names:
         work.require_purgeable([name for name in arguments.names if name not in pending])
     going = tuple(dict.fromkeys((*pending, *arguments.names)))
@@ -91,8 +91,8 @@ def purge(arguments: argparse.Namespace) -> int:
 
 
 def compared(app: App, target: str, root: Path, settings: Settings, say: Say) -> list[str]:
-    """Return the reasons why an app must not run on a data directory, one line each. Changes that do not prevent a run
-    are printed."""
+    """Return the reasons why an app must not run on a data directory, one line each. Prints the changes that do not
+    prevent a run."""
     storage = open_storage(root)
     require_app(storage, app.name)
     require_whole(storage, target)
@@ -100,15 +100,15 @@ def compared(app: App, target: str, root: Path, settings: Settings, say: Say) ->
     verdicts = comparison.verdicts()
     if any(verdict.kind is VerdictKind.incompatible for verdict in verdicts):
         refused = [str(verdict) for verdict in verdicts if verdict.kind is VerdictKind.incompatible]
-        return [*refused, *rebuilt_together(verdicts)]  # Spark could only add to them
+        return [*refused, *rebuilt_together(verdicts)]  # Spark could only find more reasons
     return reported(decided(comparison, say), root, say)
 
 
 def reported(verdicts: Sequence[Verdict], root: Path, say: Say) -> list[str]:
-    """Return the verdicts that prevent a start, as lines. Other verdicts that users should know about are printed."""
+    """Return the verdicts that prevent a start, as lines. Prints the other verdicts that users should know about."""
     adopted = [verdict.name for verdict in verdicts if verdict.kind is VerdictKind.adopted]
     if adopted:
-        say(f"{root} has no fingerprint of {', '.join(adopted)}: its data is assumed to come from the current code")
+        say(f"{root} has no fingerprint of {', '.join(adopted)}; assuming that the current code computed the data")
     for verdict in verdicts:
         noted = verdict.kind is VerdictKind.adopted and verdict.reasons
         if verdict.kind in (VerdictKind.compatible, VerdictKind.removed) or noted:
@@ -135,12 +135,12 @@ def rebuilt_together(verdicts: Sequence[Verdict]) -> list[str]:
     return [f"to rebuild them together: {first}"]
 
 
-def _list(work: Purge, arguments: argparse.Namespace) -> int:
+def _list_purgeable(work: Purge, arguments: argparse.Namespace) -> int:
     candidates = work.candidates()
     for candidate in candidates:
         say(f"{candidate.sort} {candidate.name}: {candidate.size_text}")
     if not candidates:
-        say(f"{arguments.data} has nothing that {arguments.target} does not declare")
+        say(f"nothing to delete: {arguments.target} declares everything in {arguments.data}")
     return 0
 
 
@@ -157,7 +157,7 @@ def lines(verdicts: Sequence[Verdict], users: Sequence[Affected], storage: Stora
     return [*output, f"penstock: {data}: {listed}; `penstock run` would {'refuse' if refused else 'start'}"]
 
 
-def _as_json(verdicts: Sequence[Verdict], users: Sequence[Affected]) -> str:
+def _plan_as_json(verdicts: Sequence[Verdict], users: Sequence[Affected]) -> str:
     document: dict[str, Any] = {
         "starts": not any(verdict.kind in REFUSED for verdict in verdicts),
         "declarations": [

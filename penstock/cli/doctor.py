@@ -34,11 +34,19 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Run all checks of the machine. Takes about a second, because it starts Java once."""
-    checks: list[Callable[[], Finding]] = [_python, _spark, _java, _memory, _disk, _port, _shell]
+    checks: list[Callable[[], Finding]] = [
+        _check_python,
+        _check_spark,
+        _check_java,
+        _check_memory,
+        _check_disk,
+        _check_port,
+        _check_shell,
+    ]
     return [check() for check in checks]
 
 
-def _python() -> Finding:
+def _check_python() -> Finding:
     good = sys.version_info >= PYTHON_MIN
     wanted = ".".join(map(str, PYTHON_MIN))
     remedy = (
@@ -47,14 +55,14 @@ def _python() -> Finding:
     return Finding(good, f"Python {sys.version.split()[0]} (needs {wanted})", remedy)
 
 
-def _spark() -> Finding:
+def _check_spark() -> Finding:
     try:
         return Finding(True, f"PySpark {version('pyspark')}")
     except PackageNotFoundError:
         return Finding(False, "PySpark is missing", "pip install 'pyspark>=4.3,<5'")
 
 
-def _java() -> Finding:
+def _check_java() -> Finding:
     try:
         java = find_java()
     except PenstockError as error:
@@ -62,14 +70,14 @@ def _java() -> Finding:
     return Finding(True, f"Java {java.version} from {java.origin} at {java.home}")
 
 
-def _memory() -> Finding:
-    available = next(_meminfo("MemAvailable"), 0) // 1024
+def _check_memory() -> Finding:
+    available = next(_meminfo_kb("MemAvailable"), 0) // 1024
     good = available >= MEMORY_MIN_MB
     remedy = "" if good else "close other programs, or lower PENSTOCK_SPARK_MEMORY_MB"
     return Finding(good, f"{available:,} MB of memory free (needs {MEMORY_MIN_MB:,})", remedy)
 
 
-def _meminfo(name: str) -> Iterator[int]:
+def _meminfo_kb(name: str) -> Iterator[int]:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -77,14 +85,14 @@ def _meminfo(name: str) -> Iterator[int]:
     yield from (int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-def _disk() -> Finding:
+def _check_disk() -> Finding:
     free = free_bytes(Path.cwd()) // 1_000_000
     good = free >= DISK_MIN_MB
     remedy = "" if good else "free some space, or put the data elsewhere with --data"
     return Finding(good, f"{free:,} MB of disk free here (needs {DISK_MIN_MB:,})", remedy)
 
 
-def _port() -> Finding:
+def _check_port() -> Finding:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -94,7 +102,7 @@ def _port() -> Finding:
     return Finding(True, f"port {PORT} is free")
 
 
-def _shell() -> Finding:
+def _check_shell() -> Finding:
     """Check for bash, because Spark's launcher is a bash script."""
     good = any((Path(folder) / "bash").exists() for folder in os.environ.get("PATH", "").split(os.pathsep))
     return Finding(good, "bash, which starts Spark", "" if good else "install bash")

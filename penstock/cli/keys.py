@@ -28,14 +28,16 @@ def add_keys(parser: argparse.ArgumentParser) -> None:
     add.add_argument("name", metavar="NAME", help="name of the person or program that uses the key")
     add.add_argument("grants", metavar="GRANT", nargs="+", help="produce:STREAM, consume:STREAM_OR_VIEW, or admin")
     add.add_argument(
-        "--rate", type=_rate, default=0.0, metavar="N", help="maximum number of events or requests a second"
+        "--rate", type=_parse_rate, default=0.0, metavar="N", help="maximum number of events or requests a second"
     )
-    add.add_argument("--expires", type=_lifetime, metavar="TIME", help="how long the key is valid, such as 90d or 12h")
+    add.add_argument(
+        "--expires", type=_parse_lifetime, metavar="TIME", help="how long the key is valid, such as 90d or 12h"
+    )
     rotate = actions.add_parser("rotate", help="print a new key for a name; the old one stays valid for a while")
     rotate.add_argument("name", metavar="NAME")
     rotate.add_argument(
         "--keep",
-        type=_lifetime,
+        type=_parse_lifetime,
         default="1h",
         metavar="TIME",
         help="how long the old key stays valid (1h); 0s makes it invalid at once",
@@ -54,12 +56,12 @@ def keys(arguments: argparse.Namespace) -> int:
     storage = open_storage(arguments.data)
     store = storage.keys()
     if arguments.action == "list":
-        return _list(store)
+        return _list_keys(store)
     if arguments.action == "add":
         storage.create()
         is_first = not store.exists()
         key, text = store.add(arguments.name, arguments.grants, rate=arguments.rate, lifetime=arguments.expires)
-        _show(key, text)
+        _show_key(key, text)
         if is_first:
             say_aside("this is the first key: from now on, every request to this app requires a key")
         return 0
@@ -67,9 +69,9 @@ def keys(arguments: argparse.Namespace) -> int:
         raise DeclarationError(f"there are no keys in {arguments.data}; `penstock keys add` creates one")
     if arguments.action == "rotate":
         key, text = store.rotate(arguments.name, arguments.keep)
-        _show(key, text)
+        _show_key(key, text)
         kept = [secret for secret in key.secrets if secret.until is not None]
-        validity = f"is valid until {max(_time(secret.until) for secret in kept)}" if kept else "is no longer valid"
+        validity = f"is valid until {max(_key_time(secret.until) for secret in kept)}" if kept else "is no longer valid"
         say_aside(f"the previous key {validity}")
         return 0
     store.revoke(arguments.name)
@@ -78,47 +80,47 @@ def keys(arguments: argparse.Namespace) -> int:
 
 
 def checked_policy(path: Path | None, storage: Storage, settings: Settings) -> Policy:
-    """Return the policy from an access file. Also opens all files that it names, so that problems are reported before
-    anything runs."""
+    """Return the policy from an access file. Also opens all files that the access file names, so that problems are
+    reported before anything runs."""
     policy = read_policy(path)
     Gate(policy, storage.keys(), rate=settings.rate_max)
     return policy
 
 
-def _show(key: Key, text: str) -> None:
-    say_aside(f"{key.name}: {' '.join(key.grants)}{_limits(key)}; this is shown once, and only its hash is kept")
+def _show_key(key: Key, text: str) -> None:
+    say_aside(f"{key.name}: {' '.join(key.grants)}{_key_limits(key)}; this is shown once, and only its hash is kept")
     print(text, flush=True)
 
 
-def _list(store: KeyStore) -> int:
+def _list_keys(store: KeyStore) -> int:
     all_keys = store.keys()
     if not all_keys:
         say_aside("there are no keys: requests are not authenticated, and only this machine can connect")
         return 0
-    rows = [("NAME", "STATE", "ENDS IN", "CREATED", "GRANTS"), *(_row(key) for key in all_keys)]
+    rows = [("NAME", "STATE", "ENDS IN", "CREATED", "GRANTS"), *(_key_row(key) for key in all_keys)]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
         print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]))
     return 0
 
 
-def _row(key: Key) -> tuple[str, str, str, str, str]:
+def _key_row(key: Key) -> tuple[str, str, str, str, str]:
     now = datetime.now(UTC)
     state = "valid" if key.is_valid(now) else "revoked" if key.revoked is not None else "expired"
     endings = ",".join(secret.ending for secret in key.secrets if secret.until is None or secret.until > now)
-    return key.name, state, endings, _time(key.created), " ".join(key.grants) + _limits(key)
+    return key.name, state, endings, _key_time(key.created), " ".join(key.grants) + _key_limits(key)
 
 
-def _limits(key: Key) -> str:
+def _key_limits(key: Key) -> str:
     rate = f", at most {key.rate:g} a second" if key.rate else ""
-    return rate + (f", until {_time(key.expires)}" if key.expires is not None else "")
+    return rate + (f", until {_key_time(key.expires)}" if key.expires is not None else "")
 
 
-def _time(at: datetime | None) -> str:
+def _key_time(at: datetime | None) -> str:
     return "" if at is None else at.strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _lifetime(text: str) -> timedelta:
+def _parse_lifetime(text: str) -> timedelta:
     match = _duration(text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration; use a number and s, m, h or d, such as 90d")
@@ -128,7 +130,7 @@ def _lifetime(text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def _rate(text: str) -> float:
+def _parse_rate(text: str) -> float:
     try:
         rate = float(text)
     except ValueError:

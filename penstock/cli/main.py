@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from penstock import __version__
 from penstock.app.app import App
+from penstock.app.check import check, require_sound
 from penstock.app.fingerprints.declared import incomparable
-from penstock.app.graph import check, require_sound
 from penstock.app.loading import load, the_handler
 from penstock.cli import changing, keys
 from penstock.cli.arguments import Parser
@@ -44,21 +44,21 @@ def parser() -> Parser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="run an app: collection, views, API and dashboard")
-    run.add_argument("target", metavar="FILE[:APP]", help="the app's file, and its variable if not `app`")
+    run.add_argument("target", metavar="FILE[:APP]", help="the app's file, and the app's variable if not `app`")
     run.add_argument("--data", type=Path, default=Path(".penstock"), metavar="DIR", help="data directory (.penstock)")
     run.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    run.add_argument("--port", type=_port, default=8080, help="port to listen on (8080); 0 picks a free one")
+    run.add_argument("--port", type=_parse_port, default=8080, help="port to listen on (8080); 0 picks a free one")
     run.add_argument("--access", type=Path, metavar="FILE", help="TOML file with TLS, tokens and certificates")
 
     test = commands.add_parser("check", help="find problems in an app, each with its file:line")
-    test.add_argument("target", metavar="FILE[:APP]", help="the app's file, and its variable if not `app`")
+    test.add_argument("target", metavar="FILE[:APP]", help="the app's file, and the app's variable if not `app`")
     test.add_argument("--no-spark", action="store_true", help="skip the checks that need Spark: faster, but finds less")
     test.add_argument("--determinism", action="store_true", help="run the handlers twice and report differences")
     test.add_argument(
         "--data", type=Path, metavar="DIR", help="with --determinism: use the events of this data directory"
     )
     test.add_argument(
-        "--events", type=_count, metavar="N", help=f"at most this many events of each stream ({EVENTS_MAX:,})"
+        "--events", type=_parse_count, metavar="N", help=f"at most this many events of each stream ({EVENTS_MAX:,})"
     )
 
     changing.add_plan(commands.add_parser("plan", help="show what `run` would do with the existing data"))
@@ -66,8 +66,8 @@ def parser() -> Parser:
     new = commands.add_parser("new", help="create a small working app with a test")
     new.add_argument("name", metavar="NAME", help="name of the app and of its folder")
 
-    replay = commands.add_parser("replay", help="run the log through a handler again, in plain Python")
-    replay.add_argument("target", metavar="FILE[:APP]", help="the app's file, and its variable if not `app`")
+    replay = commands.add_parser("replay", help="run a handler over the log again, in plain Python")
+    replay.add_argument("target", metavar="FILE[:APP]", help="the app's file, and the app's variable if not `app`")
     replay.add_argument(
         "--data", type=Path, default=Path(".penstock"), metavar="DIR", help="data directory (.penstock)"
     )
@@ -87,7 +87,7 @@ def parser() -> Parser:
 
     rebuild = commands.add_parser("rebuild", help="recompute views and handlers from the log, and switch to them")
     rebuild.add_argument(
-        "target", metavar="FILE[:APP]", help="the file with the new code, and its variable if not `app`"
+        "target", metavar="FILE[:APP]", help="the file with the new code, and the app's variable if not `app`"
     )
     rebuild.add_argument(
         "--data", type=Path, default=Path(".penstock"), metavar="DIR", help="data directory (.penstock)"
@@ -106,7 +106,7 @@ def parser() -> Parser:
     changing.add_purge(commands.add_parser("purge", help="delete the data of declarations that the app no longer has"))
 
     state = commands.add_parser("state", help="print a handler's state, a JSON object for each key")
-    state.add_argument("target", metavar="FILE[:APP]", help="the app's file, and its variable if not `app`")
+    state.add_argument("target", metavar="FILE[:APP]", help="the app's file, and the app's variable if not `app`")
     state.add_argument("--data", type=Path, default=Path(".penstock"), metavar="DIR", help="data directory (.penstock)")
     state.add_argument("--handler", metavar="NAME", help="which handler, if the app has several")
     state.add_argument("--key", metavar="KEY", help="only this key")
@@ -118,21 +118,19 @@ def parser() -> Parser:
     return top
 
 
-def _port(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= PORT_MAX:
-        raise argparse.ArgumentTypeError(f"{text} is not a port; use 0 to {PORT_MAX}")
-    return number
+def _parse_port(text: str) -> int:
+    if not text.isdecimal() or int(text) > PORT_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; use a number from 0 to {PORT_MAX}")
+    return int(text)
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is too few; use 1 or more")
-    return number
+def _parse_count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of events; use 1 or more")
+    return int(text)
 
 
-def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed arguments. Unlike argparse, accepts the names passed to `purge` after options too."""
     top = parser()
     arguments, others = top.parse_known_args(argv)
@@ -146,7 +144,7 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one `penstock` command and return its exit status. A Penstock error is printed as one sentence on standard
     error, and the status is 1."""
-    arguments = _parsed(argv)
+    arguments = _parse_arguments(argv)
     commands = {
         "run": _run,
         "check": _check,
@@ -207,19 +205,19 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     if not arguments.determinism and (arguments.data is not None or arguments.events is not None):
-        raise DeclarationError("--data and --events need --determinism")
+        raise DeclarationError("--data and --events can be used only with --determinism")
     app = load(arguments.target).app
     problems = check(app)
     if not problems and app.queries and not arguments.no_spark:
         from penstock.analyze.check import check_views
 
-        say("checking the views with Spark, about ten seconds")
+        say("checking the views with Spark, which takes about ten seconds")
         problems = check_views(app, from_environment())
     if report([str(problem) for problem in problems]):
         return 1
     if arguments.determinism and _check_determinism(app, arguments):
         return 1
-    say(_summary(app, arguments.no_spark))
+    say(_check_summary(app, arguments.no_spark))
     for part in incomparable(app):
         say_aside(f"warning: {part}")
     if not arguments.determinism:
@@ -227,7 +225,7 @@ def _check(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _summary(app: App, no_spark: bool) -> str:
+def _check_summary(app: App, no_spark: bool) -> str:
     """Return a summary of an app without problems."""
     counts = (
         ("stream", app.streams),
@@ -248,7 +246,7 @@ def _summary(app: App, no_spark: bool) -> str:
 
 
 def _warn_of_impurities(app: App) -> None:
-    """Warn about clocks and random numbers in handlers, which are found in milliseconds by reading the code. They do
+    """Warn about clocks and random numbers in handlers, found by reading the code, which takes milliseconds. They do
     not prevent a run, so the status stays 0. `--determinism` finds more problems, and returns status 1."""
     from penstock.handlers.purity import impurities
 
@@ -287,8 +285,12 @@ def _new(arguments: argparse.Namespace) -> int:
     for path in make(arguments.name, Path.cwd()):
         say(f"created {path}")
     own = Path(sys.executable)
-    python = _called(own)
-    run = _called(own.with_name("penstock")) if own.with_name("penstock").exists() else f"{python} -m penstock.cli"
+    python = _program_command(own)
+    run = (
+        _program_command(own.with_name("penstock"))
+        if own.with_name("penstock").exists()
+        else f"{python} -m penstock.cli"
+    )
     say(f"now:\n  {run} run {arguments.name}/app.py")
     if find_spec("pytest") is None:
         print(f"  {python} -m pip install pytest")
@@ -296,7 +298,7 @@ def _new(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _called(program: Path) -> str:
+def _program_command(program: Path) -> str:
     """Return the command that runs one of this environment's programs from this folder: the bare name if the shell
     would find it, and otherwise a path."""
     executable = shutil.which(program.name)
@@ -312,10 +314,10 @@ def _replay(arguments: argparse.Namespace) -> int:
     from penstock.runtime.states import asked_key
 
     if arguments.pdb and arguments.key is None:
-        raise DeclarationError("--pdb needs a --key: it stops at each event of that key")
+        raise DeclarationError("--pdb needs --key, because it stops at each event of one key")
     if arguments.verify and (arguments.key is not None or arguments.until is not None):
         raise DeclarationError(
-            "--verify compares all keys at the end of the log: it cannot be used with --key or --until"
+            "--verify compares all keys at the end of the log, so it cannot be used with --key or --until"
         )
     app = load(arguments.target).app
     require_sound(app)
@@ -334,20 +336,20 @@ def _replay(arguments: argparse.Namespace) -> int:
     recomputation = run.begin(handler, end, key=arguments.key, latest=arguments.latest)
     if arguments.diff is not None:
         return _show_differences(run, recomputation, storage, arguments, end)
-    _advance(recomputation, end)
+    _advance_replay(recomputation, end)
     if arguments.key is not None:
         print(f"state of {arguments.key}: {replay.to_json(replay.states(recomputation).get(arguments.key))}")
-    _sum_up(recomputation)
-    return _verify(recomputation.digest, run.digest) if arguments.verify else 0
+    _print_replay_summary(recomputation)
+    return _verify_replay(recomputation.digest, run.digest) if arguments.verify else 0
 
 
-def _advance(recomputation: Recomputation, end: Positions, seen: Seen = lambda _: None) -> None:
+def _advance_replay(recomputation: Recomputation, end: Positions, seen: Seen = lambda _: None) -> None:
     """Run the log through the handler, and print the progress from time to time."""
-    recomputation.tell = _progress("events")
+    recomputation.tell = _progress_printer("events")
     recomputation.advance(end, seen)
 
 
-def _progress(what: str) -> Callable[[int], None]:
+def _progress_printer(what: str) -> Callable[[int], None]:
     said_at = time.monotonic()
 
     def tell(count: int) -> None:
@@ -359,7 +361,7 @@ def _progress(what: str) -> Callable[[int], None]:
     return tell
 
 
-def _sum_up(recomputation: Recomputation) -> None:
+def _print_replay_summary(recomputation: Recomputation) -> None:
     keys = sum(len(shard.records) for shard in recomputation.shards.values())
     done = f"{counted(recomputation.events, 'event')}, {counted(keys, 'key')}"
     say(f"{recomputation.handler.name}: {done}, digest {recomputation.digest}")
@@ -378,8 +380,8 @@ def _show_differences(
     other = run.begin(handler, end, changed=open_changed(changed, storage), key=arguments.key, latest=arguments.latest)
     outputs: list[dict[str, bytes]] = [{}, {}]
     for current, seen in zip((recomputation, other), outputs, strict=True):
-        _advance(current, end, replay.collect(seen))
-        _sum_up(current)
+        _advance_replay(current, end, replay.collect(seen))
+        _print_replay_summary(current)
     differences = [*replay.state_differences(recomputation, other), *replay.output_differences(*outputs)]
     for line in differences[:DIFFERENCES_MAX]:
         print(line)
@@ -388,7 +390,7 @@ def _show_differences(
     return 0
 
 
-def _verify(digest: str, expected: str) -> int:
+def _verify_replay(digest: str, expected: str) -> int:
     if digest == expected:
         say("identical to the run on Spark, bit for bit")
         return 0
@@ -407,11 +409,11 @@ def _rebuild(arguments: argparse.Namespace) -> int:
     nodes = choose(loaded.app, arguments.view, arguments.handler, since)
     rebuild = Rebuild(loaded, arguments.target, storage, settings, nodes)
     try:
-        rebuild.prepare(say, _progress("records"), kept=arguments.kept)
+        rebuild.prepare(say, _progress_printer("records"), kept=arguments.kept)
     finally:
         rebuild.close()
     if arguments.prepare:
-        say(f"prepared; the next `penstock run {arguments.target}` switches to the result")
+        say(f"the result is ready; the next `penstock run {arguments.target}` switches to it")
     else:
         rebuild.take_over(say)
     return 0

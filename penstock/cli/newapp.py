@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.app.graph import NAME, NAME_RULE
+from penstock.app.check import NAME, NAME_RULE
 from penstock.core.errors import DeclarationError
 
 _APP = '''"""Orders in, sales by product out.
@@ -54,7 +54,7 @@ def test_sales_add_up_by_product() -> None:
 def make(name: str, folder: Path) -> list[Path]:
     """Write the files of a new app and return their paths. Refuses a folder that already exists."""
     if not NAME.fullmatch(name):
-        raise DeclarationError(f"the name {name!r} is malformed: {NAME_RULE}")
+        raise DeclarationError(f"the name {name!r} is invalid: {NAME_RULE}")
     home = folder / name
     try:
         home.mkdir()

@@ -43,7 +43,7 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Rows(msgspec.Struct, Generic[T], frozen=True):
-    """A view's rows, as of one cursor. `truncated` is true if there are more."""
+    """A view's rows, as of one cursor. `truncated` is true if the view has more rows."""
 
     rows: Sequence[T]
     cursor: str
@@ -93,5 +93,5 @@ def checked_page(raw: bytes, content: str) -> dict[str, Any]:
     except msgspec.DecodeError as error:
         raise ClientError(f"the response is not JSON: {error}") from None
     if not (isinstance(page, dict) and isinstance(page.get(content), list) and isinstance(page.get("cursor"), str)):
-        raise ClientError(f"the response has no {content} or no cursor")
+        raise ClientError(f"the response must contain {content} and a cursor")
     return page

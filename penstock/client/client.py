@@ -50,9 +50,9 @@ class FollowOptions(TableOptions, total=False):
 class Client:
     """A running app at `url`. Use it as an async context manager.
 
-    `tls` is for certificates that the system does not trust, and for a client certificate. `window` limits how many
-    messages can wait for a subscription's slow reader, and `message_bytes_max` limits the size of one message. All
-    WebSocket subscriptions share one connection.
+    Pass `tls` to accept certificates that the system does not trust, or to use a client certificate. `window` limits
+    how many messages can wait for a subscription's slow reader, and `message_bytes_max` limits the size of one message.
+    All WebSocket subscriptions share one connection.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Client:
         window: int = 16,
         message_bytes_max: int = 64 * MIB,
     ) -> None:
-        self.url = _checked(url)
+        self.url = _checked_server_url(url)
         self.timing = timing or Timing()
         self._key = key
         self._http = httpx.AsyncClient(
             base_url=self.url, verify=True if tls is None else tls, limits=httpx.Limits(max_connections=None)
         )
-        http = Http(self._http, self._headers, self.timing)
-        self.dialer = Dialer(self.url, self._headers, tls, self.timing)
+        http = Http(self._http, self._key_headers, self.timing)
+        self.dialer = Dialer(self.url, self._key_headers, tls, self.timing)
         self._link = WebSocketLink(self.dialer, window, message_bytes_max)
         self._transports: dict[str, Transport] = {
             "websocket": self._link,
@@ -181,9 +181,11 @@ class Client:
 
         A live query yields a `Snapshot` whenever its result changes.
         """
-        read, target = reader(of), _target(stream, view, query, wish)
+        read, target = reader(of), _follow_target(stream, view, query, wish)
         start = self._start(target, wish)
-        return self._kept(Following(target, wish.get("since"), start, lambda came: message_of(came, read)))
+        return self._remember_following(
+            Following(target, wish.get("since"), start, lambda came: message_of(came, read))
+        )
 
     @overload
     def table(
@@ -203,8 +205,8 @@ class Client:
         async def asked() -> Sequence[str]:
             return key if key is not None else await self._key_of(view)
 
-        target = _target(None, view, None, wish)
-        return self._kept(LiveTable(target, self._start(target, wish), asked, reader(of)))
+        target = _follow_target(None, view, None, wish)
+        return self._remember_following(LiveTable(target, self._start(target, wish), asked, reader(of)))
 
     async def ask(
         self,
@@ -228,7 +230,7 @@ class Client:
                     path,
                     params=query,
                     content=content,
-                    headers={**(headers or {}), **self._headers()},
+                    headers={**(headers or {}), **self._key_headers()},
                     timeout=httpx.Timeout(self.timing.call_s, connect=self.timing.connect_s),
                 )
                 if answer.is_success:
@@ -251,7 +253,7 @@ class Client:
         ways = list(self._transports.values()) if chosen == "auto" else [self._transports[chosen]]
         return lambda since: deliveries_by(ways, target, since)
 
-    def _kept(self, followed: F) -> F:
+    def _remember_following(self, followed: F) -> F:
         self._followed.add(followed)
         return followed
 
@@ -262,12 +264,12 @@ class Client:
                 return list(entry["key"])
         raise ServerError(404, "not_found", f"there is no view {view!r}")
 
-    def _headers(self) -> dict[str, str]:
+    def _key_headers(self) -> dict[str, str]:
         key = self._key() if callable(self._key) else self._key
         return {} if key is None else {"Authorization": f"Bearer {key}"}
 
 
-def _target(stream: str | None, view: str | None, query: str | None, wish: TableOptions) -> FollowTarget:
+def _follow_target(stream: str | None, view: str | None, query: str | None, wish: TableOptions) -> FollowTarget:
     where, select = wish.get("where"), wish.get("select")
     named: dict[Literal["stream", "view", "query"], str | None] = {"stream": stream, "view": view, "query": query}
     targets = [FollowTarget(kind, name, where, select) for kind, name in named.items() if name is not None]
@@ -278,12 +280,12 @@ def _target(stream: str | None, view: str | None, query: str | None, wish: Table
     return targets[0]
 
 
-def _checked(url: str) -> str:
-    """Return a server's address after checking that it has no extra parts: a secret in one of them would appear in
-    logs."""
+def _checked_server_url(url: str) -> str:
+    """Return a server's address after checking that it has no user, password, query or fragment: a secret in one of
+    them would appear in logs."""
     if "@" in url or "?" in url or "#" in url:
-        raise ValueError("the url of a client must not have a user, password, query or fragment; pass a key as `key`")
+        raise ValueError("a client's URL must not contain a user, password, query or fragment; pass a key as `key`")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("the url of a client must begin with http:// or https:// and have a host")
+        raise ValueError("a client's URL must begin with http:// or https:// and contain a host")
     return url.rstrip("/")

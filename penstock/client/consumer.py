@@ -105,24 +105,24 @@ class Consumer(Generic[M]):
         """
         self._running = asyncio.current_task()
         tasks = [asyncio.create_task(self._consume())]
-        tasks += [asyncio.create_task(self._perform(name, effect)) for name, effect in self._effects.items()]
+        tasks += [asyncio.create_task(self._perform_intents(name, effect)) for name, effect in self._effects.items()]
         for task in await first_of(*tasks):
             task.result()
 
     async def failed(self) -> list[Intent]:
         """Return the consumer's intents that failed because their effect raised `GaveUp`, with the reasons."""
         async with self._turn:
-            return self._file.failed()
+            return self._opened_ledger.failed()
 
     async def retry(self, intent: Intent) -> None:
         """Reopen an intent whose effect raised `GaveUp`. It keeps its id."""
         async with self._turn:
-            if await asyncio.to_thread(self._file.reopen, intent):
+            if await asyncio.to_thread(self._opened_ledger.reopen, intent):
                 self._open[intent.effect] = self._open.get(intent.effect, 0) + 1
-        await self._tell()
+        await self._notify_changed()
 
     @property
-    def _file(self) -> Ledger:
+    def _opened_ledger(self) -> Ledger:
         if self._ledger is None:
             raise ClientError("open the consumer first, with `async with`")
         return self._ledger
@@ -133,48 +133,48 @@ class Consumer(Generic[M]):
                 if not isinstance(message, Stall):
                     async with self._changed:
                         await self._changed.wait_for(lambda: self.pending < self._most)
-                    await self._do(message)
+                    await self._process_message(message)
 
-    async def _do(self, message: M) -> None:
+    async def _process_message(self, message: M) -> None:
         """Process one message of the consumer, in one transaction."""
-        file, cursor = self._file, self._following.cursor
+        file, cursor = self._opened_ledger, self._following.cursor
         assert cursor is not None, "every message has a cursor"
         reach("consumer.received")
         async with self._turn:
             file.begin()
             try:
                 if not isinstance(message, Progress):
-                    await self._handled(message)
+                    await self._call_handler(message)
                 reach("consumer.handled")
-                await _in_thread(lambda: file.commit(cursor))
+                await _run_ledger_call(lambda: file.commit(cursor))
             except BaseException:
                 file.rollback()
                 raise
             self._open = file.counts() if self._effects else {}
         reach("consumer.committed")
-        await self._tell()
+        await self._notify_changed()
 
-    async def _handled(self, message: M) -> None:
-        file = self._file
-        file.connection.set_authorizer(_allowed)
+    async def _call_handler(self, message: M) -> None:
+        file = self._opened_ledger
+        file.connection.set_authorizer(_authorize_handler_sql)
         try:
             await self._handle(message, Tx(file.connection, file.generation, frozenset(self._effects)))
         finally:
             file.connection.set_authorizer(None)
 
-    async def _perform(self, name: str, effect: Effect) -> None:
+    async def _perform_intents(self, name: str, effect: Effect) -> None:
         """Perform the consumer's intents of one effect, in order, until cancelled."""
         retries = Retries(self._timing)
         while True:
             async with self._changed:
                 await self._changed.wait_for(lambda: self._open.get(name, 0) > 0)
             async with self._turn:
-                intent = self._file.oldest(name)
+                intent = self._opened_ledger.oldest(name)
             if intent is None:
                 raise ClientError(f"{self._path} has lost an intent for {name}")
-            await self._make(intent, effect, retries)
+            await self._perform_intent(intent, effect, retries)
 
-    async def _make(self, intent: Intent, effect: Effect, retries: Retries) -> None:
+    async def _perform_intent(self, intent: Intent, effect: Effect, retries: Retries) -> None:
         failed = None
         try:
             await effect(intent)
@@ -188,17 +188,17 @@ class Consumer(Generic[M]):
             return
         retries.succeeded()
         async with self._turn:
-            await _in_thread(lambda: self._file.settle(intent, failed))
+            await _run_ledger_call(lambda: self._opened_ledger.settle(intent, failed))
             self._open[intent.effect] -= 1
         reach("consumer.settled")
-        await self._tell()
+        await self._notify_changed()
 
-    async def _tell(self) -> None:
+    async def _notify_changed(self) -> None:
         async with self._changed:
             self._changed.notify_all()
 
 
-async def _in_thread(call: Callable[[], None]) -> None:
+async def _run_ledger_call(call: Callable[[], None]) -> None:
     """Run a call in a thread and wait for its end, even if cancelled: until then, nothing else may use the file."""
     task = asyncio.create_task(asyncio.to_thread(call))
     try:
@@ -208,7 +208,7 @@ async def _in_thread(call: Callable[[], None]) -> None:
         raise
 
 
-def _allowed(action: int, first: str | None, second: str | None, *_: Any) -> int:
+def _authorize_handler_sql(action: int, first: str | None, second: str | None, *_: Any) -> int:
     """SQLite authorizer: a handler may not end the transaction or touch reserved tables."""
     if action == sqlite3.SQLITE_TRANSACTION:
         return sqlite3.SQLITE_DENY

@@ -23,7 +23,7 @@ class DurableFile:
 
     def __init__(self, path: str | os.PathLike[str], kind: str, *tables: str) -> None:
         self.path = Path(path)
-        self._lock = _locked(self.path)
+        self._lock = _lock_durable_file(self.path)
         try:
             # by default SQLite would make it readable by all users
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -55,11 +55,11 @@ class DurableFile:
         os.close(self._lock)
 
 
-def _locked(path: Path) -> int:
+def _lock_durable_file(path: Path) -> int:
     descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
-        raise AlreadyRunning(f"{path} is already in use, by another process or by this one") from None
+        raise AlreadyRunning(f"{path} is already in use by this or another process") from None
     return descriptor

@@ -17,36 +17,38 @@ _encode = msgspec.json.Encoder().encode
 def encode(events: Sent | Sequence[Sent]) -> bytes:
     """Encode an event that the client sends, or a list of events, as JSON."""
     if isinstance(events, Event | Mapping):
-        return _encode(_plain(events))
-    return _encode([_plain(event) for event in events])
+        return _encode(_sendable_event(events))
+    return _encode([_sendable_event(event) for event in events])
 
 
-def _plain(event: Sent) -> Any:
-    return _sent(event) if isinstance(event, Event) and _has_epoch(type(event)) else event
+def _sendable_event(event: Sent) -> Any:
+    return _with_epoch_numbers(event) if isinstance(event, Event) and _has_epoch(type(event)) else event
 
 
 @per_class
 def _has_epoch(cls: type) -> bool:
     """Return whether a field of the class, or of a record in it, is sent as milliseconds."""
-    return any(field.epoch or any(map(_has_epoch, _records(field.base))) for field in fields(cls))
+    return any(field.epoch or any(map(_has_epoch, _sent_record_classes(field.base))) for field in fields(cls))
 
 
-def _records(base: Any) -> list[type]:
+def _sent_record_classes(base: Any) -> list[type]:
     parts = get_args(base) if get_origin(base) is not None else (base,)
     return [part for part in parts if isinstance(part, type) and issubclass(part, Record)]
 
 
-def _sent(value: Any) -> Any:
-    """Convert an event or record to send, and everything in it, with epoch fields as numbers."""
+def _with_epoch_numbers(value: Any) -> Any:
+    """Convert an event or record, and everything in it, for sending. Epoch fields become numbers."""
     if isinstance(value, Event | Record):
         epochs = {field.name for field in fields(type(value)) if field.epoch}
         return {
-            name: to_millis(field_value) if name in epochs and field_value is not None else _sent(field_value)
+            name: to_millis(field_value)
+            if name in epochs and field_value is not None
+            else _with_epoch_numbers(field_value)
             for name in type(value).__struct_fields__
             for field_value in [getattr(value, name)]
         }
     if isinstance(value, list):
-        return [_sent(element) for element in value]
+        return [_with_epoch_numbers(element) for element in value]
     if isinstance(value, dict):
-        return {name: _sent(element) for name, element in value.items()}
+        return {name: _with_epoch_numbers(element) for name, element in value.items()}
     return value

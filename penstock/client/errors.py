@@ -20,8 +20,8 @@ from penstock.core.backoff import retry_after_s
 AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
 """Status codes of errors that retrying the same request might resolve."""
 NEVER = frozenset({"damaged", "newer_format", "ledger_mismatch", "no_reply_yet"})
-"""Codes of errors that must not be retried even with such a status: they need an operator's attention, or are not
-failures."""
+"""Codes of errors that must not be retried even if their status is in `AGAIN`: they need an operator's attention, or
+are not failures."""
 
 
 class ClientError(Exception):
@@ -38,7 +38,7 @@ class ServerError(ClientError):
         self.code = code
         self.detail = detail
         self.fields = dict(fields or {})
-        self.retry_after_s: float | None = _number(self.fields.get("retry_after_s"))
+        self.retry_after_s: float | None = _retry_after_number(self.fields.get("retry_after_s"))
 
     @property
     def retry(self) -> bool:
@@ -110,5 +110,5 @@ def from_answer(status: int, media_type: str, body: bytes, retry_after: str | No
     return error
 
 
-def _number(value: Any) -> float | None:
+def _retry_after_number(value: Any) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None

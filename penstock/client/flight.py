@@ -23,25 +23,26 @@ class Flight:
     def add(self, number: int) -> list[int]:
         """Add a message to those in flight. Returns the numbers to send now, as the other methods do."""
         self._held.append(number)
-        return self._more()
+        return self._next_to_send()
 
     def opened(self, window: int) -> list[int]:
         """Send a publisher's messages again on a new connection: as many as the server allows, starting with the
         oldest."""
         self._sent, self._window = 0, max(1, window)
-        return self._more()
+        return self._next_to_send()
 
     def acknowledged(self, number: int) -> list[int]:
-        """Remove the messages in flight up to `number`, which are durable. Only sent messages can be acknowledged."""
+        """Remove the messages up to `number` from those in flight, because they are durable. Only sent messages can be
+        acknowledged."""
         while self._sent and self._held[0] <= number:
             self._held.popleft()
             self._sent -= 1
-        return self._more()
+        return self._next_to_send()
 
     def lost(self) -> None:
         self._sent = self._window = 0
 
-    def _more(self) -> list[int]:
+    def _next_to_send(self) -> list[int]:
         if self._sent >= min(self._window, len(self._held)):
             return []
         last = min(self._window, len(self._held))

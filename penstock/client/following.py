@@ -30,7 +30,7 @@ async def deliveries_by(transports: Sequence[Transport], target: FollowTarget, s
     raise Unreachable("no transport works here: " + "; ".join(reasons))
 
 
-async def _one(deliveries: Deliveries) -> RawMessage:
+async def _await_delivery(deliveries: Deliveries) -> RawMessage:
     return await anext(deliveries)
 
 
@@ -70,7 +70,7 @@ class Following(Generic[M]):
     async def __anext__(self) -> M:
         """Return the next message. Only one task may wait at a time.
 
-        The wait may be cancelled, for example by a timeout, and no message is lost.
+        The wait may be cancelled, for example by a timeout, without losing a message.
         """
         while True:
             came = await self._next()
@@ -87,7 +87,7 @@ class Following(Generic[M]):
                 raise StopAsyncIteration
             if self._deliveries is None:
                 self._deliveries = self._start(self.cursor)
-            self._step = asyncio.ensure_future(_one(self._deliveries))
+            self._step = asyncio.ensure_future(_await_delivery(self._deliveries))
         step = self._step
         await asyncio.wait([step])
         self._step = None

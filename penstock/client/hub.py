@@ -101,7 +101,8 @@ class Hub:
         if came is not None:
             subscription.position = came.cursor
             subscription.retries.succeeded()
-            # the window does not limit progress messages, and heartbeats never end, so a slow reader gets none
+            # the window does not limit progress messages, and heartbeats never end, so none are queued for a slow
+            # reader
             if came.kind != "progress" or not subscription.undone:
                 subscription.undone.append((subscription.id, came))
                 subscription.give(came)

@@ -23,7 +23,7 @@ _TABLES = (
 
 
 class Intent(NamedTuple):
-    """A consumer's action to perform elsewhere, with a unique `id` that stays the same across attempts.
+    """An action that a consumer performs elsewhere, with a unique `id` that stays the same across attempts.
 
     Pass `id` to the other side, so that it can recognise repetitions. `failed` is the reason given with `GaveUp`, or
     None.
@@ -36,8 +36,8 @@ class Intent(NamedTuple):
 
 
 class Tx:
-    """The transaction of one of a consumer's messages. Its writes take effect if and only if the message is recorded as
-    done.
+    """The transaction in which a consumer processes one message. Its writes take effect if and only if the message is
+    recorded as done.
 
     Create your own tables; names that begin with `penstock_` are reserved. Do not commit.
     """
@@ -67,7 +67,7 @@ class Tx:
             f"INSERT INTO {TABLE} (effect, crc, payload) VALUES (?, ?, ?)",
             (effect, checksum(effect.encode(), data), data),
         )
-        return _id(self._generation, int(added.lastrowid or 0))
+        return _intent_id(self._generation, int(added.lastrowid or 0))
 
 
 class Ledger:
@@ -78,7 +78,7 @@ class Ledger:
         self._file = DurableFile(path, "consumer", *_TABLES)
         try:
             self.generation = self._file.generation
-            self._claim(target)
+            self._bind_to_target(target)
         except BaseException:
             self._file.close()
             raise
@@ -87,7 +87,7 @@ class Ledger:
     def connection(self) -> sqlite3.Connection:
         return self._file.connection
 
-    def _claim(self, target: dict[str, Any]) -> None:
+    def _bind_to_target(self, target: dict[str, Any]) -> None:
         known = get_record(self.connection, self._file.path, TARGET)
         if known is None:
             with self._file.transaction() as connection:
@@ -116,57 +116,60 @@ class Ledger:
                 self.connection.execute("ROLLBACK")
 
     def counts(self) -> dict[str, int]:
-        """Return the number of a consumer's open intents by effect."""
-        rows = self._select(f"SELECT effect, count(*) FROM {TABLE} WHERE failed IS NULL GROUP BY effect")
+        """Return the number of a consumer's open intents for each effect."""
+        rows = self._consumer_file_rows(f"SELECT effect, count(*) FROM {TABLE} WHERE failed IS NULL GROUP BY effect")
         return {effect: int(count) for effect, count in rows}
 
     def oldest(self, effect: str) -> Intent | None:
         """Return the oldest open intent of a consumer's effect."""
-        rows = self._select(
+        rows = self._consumer_file_rows(
             f"SELECT number, effect, crc, payload, failed FROM {TABLE} WHERE failed IS NULL AND effect = ?"
             " ORDER BY number LIMIT 1",
             effect,
         )
-        return self._intent(rows[0]) if rows else None
+        return self._intent_from_row(rows[0]) if rows else None
 
     def failed(self) -> list[Intent]:
-        rows = self._select(
+        rows = self._consumer_file_rows(
             f"SELECT number, effect, crc, payload, failed FROM {TABLE} WHERE failed IS NOT NULL ORDER BY number"
         )
-        return [self._intent(row) for row in rows]
+        return [self._intent_from_row(row) for row in rows]
 
     def settle(self, intent: Intent, failed: str | None = None) -> None:
         """Mark a consumer's intent as done, or as failed for a reason. Durable on return."""
         with self._file.transaction() as connection:
             if failed is None:
-                connection.execute(f"DELETE FROM {TABLE} WHERE number = ?", (_number(intent.id),))
+                connection.execute(f"DELETE FROM {TABLE} WHERE number = ?", (_intent_number(intent.id),))
             else:
-                connection.execute(f"UPDATE {TABLE} SET failed = ? WHERE number = ?", (failed, _number(intent.id)))
+                connection.execute(
+                    f"UPDATE {TABLE} SET failed = ? WHERE number = ?", (failed, _intent_number(intent.id))
+                )
 
     def reopen(self, intent: Intent) -> bool:
         """Reopen a consumer's failed intent under the same id. Returns False if there is no such failed intent."""
         with self._file.transaction() as connection:
             changed = connection.execute(
-                f"UPDATE {TABLE} SET failed = NULL WHERE number = ? AND failed IS NOT NULL", (_number(intent.id),)
+                f"UPDATE {TABLE} SET failed = NULL WHERE number = ? AND failed IS NOT NULL",
+                (_intent_number(intent.id),),
             )
             return changed.rowcount == 1
 
     def close(self) -> None:
         self._file.close()
 
-    def _select(self, sql: str, *parameters: Any) -> list[Any]:
+    def _consumer_file_rows(self, sql: str, *parameters: Any) -> list[Any]:
         with self._file.errors():
             return self.connection.execute(sql, parameters).fetchall()
 
-    def _intent(self, row: Sequence[Any]) -> Intent:
+    def _intent_from_row(self, row: Sequence[Any]) -> Intent:
         number, effect, crc, payload, failed = row
         self._file.checked(crc, effect.encode(), payload)
-        return Intent(_id(self.generation, number), effect, msgspec.json.decode(payload), failed)
+        return Intent(_intent_id(self.generation, number), effect, msgspec.json.decode(payload), failed)
 
 
-def _id(generation: int, number: int) -> str:
+def _intent_id(generation: int, number: int) -> str:
     return f"{generation:012x}-{number}"
 
 
-def _number(id: str) -> int:
+def _intent_number(id: str) -> int:
     return int(id.rpartition("-")[2])

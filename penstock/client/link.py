@@ -36,7 +36,7 @@ STRIPPED = "upgrade_required"
 upgrade."""
 TOO_LARGE = 1009
 _quiet = logging.getLogger("penstock.client.websocket")
-_quiet.setLevel(logging.INFO)  # lower levels would log the headers, including the key
+_quiet.setLevel(logging.INFO)  # at lower levels, the library would log the headers, including the key
 _encode = msgspec.json.Encoder().encode
 
 
@@ -159,7 +159,8 @@ class WebSocketLink:
     async def _connect(self) -> tuple[Exception, float | None]:
         """Run one connection of the client's WebSocket.
 
-        Returns why it ended, and the server's retry time; raises errors that retrying cannot fix.
+        Returns the reason why it ended, and the delay that the server asked for. Raises errors that retrying cannot
+        fix.
         """
         try:
             connection = await self._dialer.dial("/v1/live", self._most)
@@ -184,7 +185,7 @@ class WebSocketLink:
             await self._listen(connection)
         except ConnectionClosed as closed:
             if closed.sent is not None and closed.sent.code == TOO_LARGE:
-                raise ServerError(200, "too_large", f"a message has more than {self._most} bytes") from None
+                raise ServerError(200, "too_large", f"a message is larger than {self._most} bytes") from None
             raise
         finally:
             self._hub.lost()
@@ -192,7 +193,8 @@ class WebSocketLink:
             await connection.close()
 
     async def _listen(self, connection: ClientConnection) -> None:
-        # while windows are full, nothing may arrive for minutes or longer: pings show whether the connection is alive
+        # while windows are full, there might be no messages for minutes or longer; pings show whether the connection is
+        # alive
         while True:
             try:
                 message = msgspec.json.decode(await connection.recv())

@@ -52,14 +52,14 @@ class Change(Generic[T]):
 
 @dataclass(frozen=True)
 class Progress:
-    """There are no new messages; everything before this cursor has been sent."""
+    """A sign that there are no new messages: everything before this cursor has been sent."""
 
     cursor: str
 
 
 @dataclass(frozen=True)
 class Stall:
-    """You are behind by this many events, or by this many versions of a view."""
+    """A warning that you are behind, by this many events or by this many versions of a view."""
 
     behind: int
     cursor: str
@@ -67,7 +67,7 @@ class Stall:
 
 @dataclass(frozen=True)
 class Reset:
-    """Your position is no longer kept.
+    """A notice that your position is no longer kept.
 
     If this is a stream, you have missed events, and the next message begins with the oldest event still kept. If it is
     a view, discard all rows: a snapshot follows.
@@ -95,7 +95,7 @@ def delivery(kind: str, data: Any, cursor: Any) -> RawMessage | None:
 
 
 def _has_content(kind: str, data: Row) -> bool:
-    """Return whether a received message contains what a message of this kind requires."""
+    """Return whether a received message has the content that its kind requires."""
     if kind == "change":
         return has_lists(data, "events") or has_lists(data, "upserts", "deletes")
     if kind == "stall":

@@ -60,7 +60,9 @@ class Outbox:
             for body in bodies:
                 cursor = connection.execute("INSERT INTO outbox (crc, body) VALUES (?, ?)", (checksum(body), body))
                 numbers.append(int(cursor.lastrowid or 0))
-            news = [rejection for seq, errors in rejections if (rejection := self._reject(seq, errors)) is not None]
+            news = [
+                rejection for seq, errors in rejections if (rejection := self._keep_rejected(seq, errors)) is not None
+            ]
             if rejections:
                 connection.execute(
                     "DELETE FROM rejected WHERE seq NOT IN (SELECT seq FROM rejected ORDER BY seq DESC LIMIT ?)",
@@ -69,7 +71,7 @@ class Outbox:
             connection.execute("DELETE FROM outbox WHERE seq <= ?", (acknowledged,))
         return numbers, news
 
-    def _reject(self, seq: int, errors: list[dict[str, Any]]) -> Rejection | None:
+    def _keep_rejected(self, seq: int, errors: list[dict[str, Any]]) -> Rejection | None:
         connection = self._file.connection
         row = connection.execute("SELECT body FROM outbox WHERE seq = ?", (seq,)).fetchone()
         if row is None:

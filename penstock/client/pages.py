@@ -21,14 +21,14 @@ def deliveries_of(page: Any, asked: str | None) -> list[RawMessage]:
         raise ConnectionLost("the response is not a page: it has no cursor")
     if page.get("truncated"):
         raise ServerError(200, "truncated", "the response does not contain all rows of the view")
-    kind, data = _content(page)
+    kind, data = _page_as_message(page)
     first = [RawMessage("reset", {"reason": ""}, EARLIEST)] if page.get("reset") else []
     if kind == "progress" and cursor == asked and not first:
         return []
     return [*first, RawMessage(kind, data, cursor)]
 
 
-def _content(page: Row) -> tuple[str, Row]:
+def _page_as_message(page: Row) -> tuple[str, Row]:
     for name in ("events", "rows", "changes"):
         items = page.get(name)
         if isinstance(items, list):
@@ -50,7 +50,7 @@ def _content(page: Row) -> tuple[str, Row]:
 
 
 def merged(changes: Sequence[Row]) -> Row:
-    """Merge a client's changes of a view into one with the same effect: the last state of each key.
+    """Merge changes of a view, as received by the client, into one with the same effect: the last state of each key.
 
     Raises `KeyError` if a row lacks a key column.
     """

@@ -42,10 +42,10 @@ _log = logging.getLogger("penstock.client")
 class Producer:
     """Sends events to one stream, from its own file at `path`. Use it as an async context manager.
 
-    `bytes_max` limits the size of the messages in the file; when the file is full, `send` waits (`when_full="wait"`) or
-    raises `OutboxFull` (`"refuse"`). `on_rejected` is called once for each message with events that the server
-    rejected; such messages are also kept (see `rejected`). `transport` is `websocket`, `post`, or `auto`, which uses a
-    WebSocket where one works.
+    `bytes_max` limits the total size of the messages in the file; when the file is full, `send` waits
+    (`when_full="wait"`) or raises `OutboxFull` (`"refuse"`). `on_rejected` is called once for each message with events
+    that the server rejected; such messages are also kept (see `rejected`). `transport` is `websocket`, `post`, or
+    `auto`, which uses a WebSocket where one works.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Producer:
         self._thread.shutdown()
 
     async def send(self, events: Sent | Sequence[Sent]) -> None:
-        """Accept an event into the outbox, or several to be sent together.
+        """Accept an event, or several events to be sent together, into the outbox.
 
         Returns when the events are synced to the file. From then on, they will arrive exactly once.
 
@@ -144,7 +144,7 @@ class Producer:
         return await self._in_thread(self._outbox.rejected)
 
     async def forget_rejected(self, up_to: Rejection) -> None:
-        """Delete the rejected messages up to this one from the file."""
+        """Delete this rejected message, and all earlier ones, from the file."""
         assert self._outbox is not None, "open it first"
         outbox = self._outbox
         await self._in_thread(lambda: outbox.forget_rejected(up_to.seq))
@@ -174,7 +174,8 @@ class Producer:
         self._refuse(len(self._taken), error)
 
     def _refuse(self, count: int, error: BaseException) -> None:
-        """Raise `error` from the `send` of the first `count` messages that wait to be written to the outbox."""
+        """Raise `error` in the `send` calls of the first `count` messages that are waiting to be written to the
+        outbox."""
         for body, durable in self._taken[:count]:
             self._bytes -= len(body) + OVERHEAD_BYTES
             if not durable.done():
@@ -220,11 +221,11 @@ class Producer:
             if not durable.done():
                 durable.set_result(None)
         for rejection in news:
-            self._tell(rejection)
+            self._report_rejection(rejection)
         async with self._changed:
             self._changed.notify_all()
 
-    def _tell(self, rejection: Rejection) -> None:
+    def _report_rejection(self, rejection: Rejection) -> None:
         _log.warning("%s: events of message %s were rejected: %s", self.stream, rejection.seq, rejection.errors[:3])
         if self._on_rejected is not None:
             try:
@@ -269,14 +270,19 @@ class Producer:
         async def load(seq: int, count: int, bytes_max: int) -> list[Queued]:
             return await self._in_thread(lambda: outbox.after(seq, count, bytes_max))
 
-        return way(self._client, self.stream, name, SenderCallbacks(self._news, load, self._acknowledge, self._reject))
+        return way(
+            self._client,
+            self.stream,
+            name,
+            SenderCallbacks(self._wait_for_messages, load, self._acknowledge, self._reject),
+        )
 
     async def _blocked(self, error: ClientError) -> None:
         self.error = error
         async with self._changed:
             self._changed.notify_all()
 
-    async def _news(self, seq: int) -> None:
+    async def _wait_for_messages(self, seq: int) -> None:
         async with self._changed:
             await self._changed.wait_for(lambda: bool(self._sizes) and self._sizes[-1][0] > seq)
 

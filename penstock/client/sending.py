@@ -27,7 +27,7 @@ FLIGHT_BYTES_MAX = 4 * MIB
 FIRST_MESSAGES = 8
 """Maximum number of messages in flight on a new connection; each acknowledgement doubles it.
 
-So even a connection that breaks often makes progress.
+So a connection makes progress even if it breaks often.
 """
 FLAWED = frozenset({"invalid_events", "malformed_body", "too_large"})
 """Errors caused by the events in a POST. The server will never accept that POST, and it must not block later
@@ -67,7 +67,7 @@ class Sender(ABC):
     async def send(self) -> None:
         """Send the outbox's messages, starting with the oldest. Never returns; raises the error that ended it."""
 
-    def _acknowledged(self, seq: int, shed: int) -> None:
+    def _report_acknowledged(self, seq: int, shed: int) -> None:
         reach("producer.acknowledged")
         self.progressed = True
         self._desk.acknowledge(seq, shed)
@@ -97,7 +97,7 @@ class Post(Sender):
             if receipt.rejected:
                 self._desk.reject(message.seq, [msgspec.to_builtins(error) for error in receipt.errors])
         reach("producer.sent")
-        self._acknowledged(message.seq, shed)
+        self._report_acknowledged(message.seq, shed)
 
 
 class Socket(Sender):
@@ -105,7 +105,7 @@ class Socket(Sender):
         path = f"{self._path}/publish?producer={quote(self._name)}"
         connection = await self._client.dialer.dial(path, MIB)
         try:
-            opened = await self._hear(connection)
+            opened = await self._next_sender_reply(connection)
             if opened["event"] != "open":
                 raise ConnectionLost("the first message is not `open`")
             await self._exchange(connection, int(opened["window"]))
@@ -130,27 +130,27 @@ class Socket(Sender):
                     last = message.seq
                     bodies[last] = message.body
                     for seq in flight.add(last):
-                        await connection.send(_message(seq, bodies[seq]), text=True)
+                        await connection.send(_sender_message(seq, bodies[seq]), text=True)
                         reach("producer.sent")
 
         async def listen() -> None:
             nonlocal most
             while True:
-                heard = await self._hear(connection)
+                heard = await self._next_sender_reply(connection)
                 if heard["event"] == "ack":
                     most = min(2 * most, window)
                     flight.acknowledged(heard["seq"])
                     for seq in [number for number in bodies if number <= heard["seq"]]:
                         del bodies[seq]
                     room.set()
-                    self._acknowledged(heard["seq"], int(heard.get("shed", 0)))
+                    self._report_acknowledged(heard["seq"], int(heard.get("shed", 0)))
                 elif heard["event"] == "rejected":
                     self._desk.reject(heard["seq"], heard["errors"])
 
         await _until_one_ends(speak(), listen())
 
-    async def _hear(self, connection: ClientConnection) -> dict[str, Any]:
-        """Return the server's next message; raise the problem of an `error`."""
+    async def _next_sender_reply(self, connection: ClientConnection) -> dict[str, Any]:
+        """Return the server's next message. If it is an `error`, raise the error that it describes."""
         try:
             heard = msgspec.json.decode(await connection.recv())
         except msgspec.DecodeError:
@@ -164,7 +164,7 @@ class Socket(Sender):
         return heard
 
 
-def _message(seq: int, body: bytes) -> bytes:
+def _sender_message(seq: int, body: bytes) -> bytes:
     return b'{"seq":%d,"%b":%b}' % (seq, b"events" if body[:1] == b"[" else b"event", body)
 
 

@@ -41,7 +41,7 @@ class Retries:
         self._failures = 0
 
     def succeeded(self) -> None:
-        """Reset the client's count of failures: a message has arrived."""
+        """Reset the client's count of failures, because a message has arrived."""
         self._failures = 0
 
     def retry(self, milliseconds: int) -> None:

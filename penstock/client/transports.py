@@ -56,7 +56,7 @@ class Http:
 
 
 async def refused(answer: httpx.Response) -> ServerError:
-    """Return the client error for an unsuccessful response."""
+    """Return the client's error for an unsuccessful response."""
     body = await answer.aread()
     return from_answer(
         answer.status_code, answer.headers.get("content-type", ""), body, answer.headers.get("retry-after")
@@ -96,7 +96,7 @@ async def waited(retries: Retries, reason: Exception, retry_after_s: float | Non
 
 
 class EventStreams:
-    """Server-sent events, as the client receives them."""
+    """The transport that receives server-sent events."""
 
     def __init__(self, http: Http, message_bytes_max: int) -> None:
         self._http = http
@@ -119,14 +119,14 @@ class EventStreams:
                 raise TransportBlocked("the response is not an event stream")
             parser = SseParser(self._most)
             async for piece in answer.aiter_bytes():
-                for event in _parsed(parser, piece):
+                for event in _transport_events(parser, piece):
                     if (came := _delivery_of(event)) is not None:
                         yield came
                 if parser.retry_ms is not None:
                     retries.retry(parser.retry_ms)
 
 
-def _parsed(parser: SseParser, piece: bytes) -> list[SseEvent]:
+def _transport_events(parser: SseParser, piece: bytes) -> list[SseEvent]:
     try:
         return list(parser.feed(piece))
     except TooLong as error:
@@ -134,7 +134,8 @@ def _parsed(parser: SseParser, piece: bytes) -> list[SseEvent]:
 
 
 def _delivery_of(event: SseEvent) -> RawMessage | None:
-    """Return a server-sent event as a delivery, or None if it is not one. Raises the problem of an `error`."""
+    """Return a server-sent event as a delivery, or None if it is not one. If it is an `error`, raises the error that it
+    describes."""
     if event.data is None:
         return None
     try:
@@ -147,7 +148,7 @@ def _delivery_of(event: SseEvent) -> RawMessage | None:
 
 
 class Polling:
-    """Long polling by the client."""
+    """The transport that uses long polling."""
 
     def __init__(self, http: Http, clock: Callable[[], float]) -> None:
         self._http = http
@@ -173,7 +174,7 @@ class Polling:
             if messages:
                 continue
             if self._clock() - began < min(AT_ONCE_S, self._http.timing.wait_s):
-                raise ConnectionLost("a long poll did not wait")
+                raise ConnectionLost("the server answered a long poll without waiting")
             retries.succeeded()
 
     async def _page(self, target: FollowTarget, since: str | None) -> list[RawMessage]:

@@ -13,8 +13,8 @@ with `ahead` has one more check (`validation`) on every ingestion path, so an ev
 never moves a watermark. `stream_clock` keeps track of how far event time has advanced in each stream, across restarts.
 `audit` counts events.
 
-Importing this package loads no web server, no Arrow, and no source's library, because app files import it to declare
-their sources.
+Importing this package does not load a web server, Arrow, or the library of any source, because app files import it to
+declare their sources.
 """
 
 from penstock.collect.sources.files.folder import folder

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
 POST, ONE_WAY, PUBLISH = "POST", "POST ack=none", "WS"
-"""The ingestion paths that are not sources. Source names have no capitals."""
+"""The ingestion paths that are not sources. They contain capitals, which the names of sources do not."""
 
 
 @dataclass
@@ -17,7 +17,7 @@ class IngressTally:
     Every `received` event ends up as exactly one of: `accepted`, a duplicate, `rejected` (a dead letter), `shed`
     (dropped while the stream was overloaded, as its declaration allows), `failed` (its sender got an error), or `lost`
     (it was sent one-way, so its sender could not get an error). Events in `refused` were turned away before they were
-    received. `waited_s` is the total time that `waits` requests took from receipt to being durable.
+    received. `waited_s` is the total time that `waits` requests took to become durable, measured from their receipt.
     """
 
     received: int = 0

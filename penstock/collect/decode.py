@@ -1,13 +1,13 @@
-"""Decoding of request bodies into events: pure functions, except that a stream declared with `ahead` reads the clock.
+"""Decoding of request bodies into events. The functions are pure, except that checking `ahead` reads the clock.
 
 A body has one of three forms: one JSON object, a JSON array of objects, or NDJSON (one event per line). Only the
 content type selects NDJSON, never the bytes; every other content type is read as JSON. A `Raw` stream takes the whole
 body as one event, whatever it contains, or each line of an NDJSON body as one event.
 
 A valid body is decoded in one typed call. If that fails, the body is split, so one bad event does not affect the
-others. The worst case for memory is an array of one-digit numbers, about 30 times `body_bytes_max`. Small bodies are
-decoded in the event loop, and large ones in a single thread shared by all streams. At any time, therefore, at most one
-body and one message from a source can reach the worst case.
+others. The worst case for memory is an array of one-digit numbers, which takes about 30 times `body_bytes_max`. Small
+bodies are decoded in the event loop, and large ones in a single thread shared by all streams. At any time, therefore,
+at most one body and one message from a source can reach the worst case.
 """
 
 from __future__ import annotations
@@ -116,24 +116,24 @@ class BodyDecoder:
         events = self._whole(self._one.decode_lines, body)
         if events is not None:
             breaks = body.count(b"\n")
-            if len(events) in (breaks, breaks + 1) or len(events) == len(_filled_lines(body)):
+            if len(events) in (breaks, breaks + 1) or len(events) == len(_ndjson_lines(body)):
                 return Decoded(events, _NO_REJECTIONS)
-        return self._apart(_filled_lines(body))
+        return self._apart(_ndjson_lines(body))
 
     def _raw_events(self, body: bytes, lines: bool) -> Decoded:
         if not body:
             return Decoded((), (RejectedEvent(0, "The body is empty", None, body),), malformed=True)
-        parts = _filled_lines(body) if lines else [body]
+        parts = _ndjson_lines(body) if lines else [body]
         self._require_count(len(parts))
         outcomes = [self._raw_event(index, part) for index, part in enumerate(parts)]
-        return _sorted_out(outcomes)
+        return _sorted_outcomes(outcomes)
 
     def _raw_event(self, index: int, raw: bytes) -> Any:
         return self._wire(data=raw) if len(raw) <= self.event_bytes_max else self._oversize(index, raw)
 
     def _apart(self, parts: Sequence[bytes]) -> Decoded:
         self._require_count(len(parts))
-        return _sorted_out(self._event(index, part) for index, part in enumerate(parts))
+        return _sorted_outcomes(self._event(index, part) for index, part in enumerate(parts))
 
     def _whole(self, decode: Callable[[bytes], list[Any]], body: bytes) -> list[Any] | None:
         """Decode all events of a body in one call, or return None if any of them is invalid or might be too large."""
@@ -159,7 +159,7 @@ class BodyDecoder:
         return event if fault is None else RejectedEvent(index, fault.reason, f"$.{fault.field}", raw)
 
     def _oversize(self, index: int, raw: bytes) -> RejectedEvent:
-        reason = f"The event has {len(raw)} bytes; the limit is {self.event_bytes_max}"
+        reason = f"The event is {len(raw)} bytes long; the limit is {self.event_bytes_max}"
         return RejectedEvent(index, reason, None, raw)
 
     def _require_count(self, count: int) -> None:
@@ -167,7 +167,7 @@ class BodyDecoder:
             raise TooLarge(f"the body has {count} events; the limit is {self._events_max}", events_max=self._events_max)
 
 
-def _sorted_out(outcomes: Iterable[Any]) -> Decoded:
+def _sorted_outcomes(outcomes: Iterable[Any]) -> Decoded:
     events: list[Any] = []
     rejections: list[RejectedEvent] = []
     for outcome in outcomes:
@@ -175,7 +175,7 @@ def _sorted_out(outcomes: Iterable[Any]) -> Decoded:
     return Decoded(events, rejections)
 
 
-def _filled_lines(body: bytes) -> list[bytes]:
+def _ndjson_lines(body: bytes) -> list[bytes]:
     return [line for line in map(bytes.strip, body.split(b"\n")) if line]
 
 

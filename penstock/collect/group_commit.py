@@ -80,10 +80,11 @@ class IngressRequest(msgspec.Struct):
     """The events of one request of `size` bytes, its ingestion path, and its arrival time on the monotonic clock.
 
     `mark` is the name and position of a source. `key` identifies the request: on a retry, events without an id are
-    recognised by the key and by their `indexes` in the request, which are set if other events in the request were
-    rejected. The group commit sets the remaining fields. `waiter` receives the outcome. `tick` and `event_time` are the
-    log time and event time of a tick. `sifted` marks a request that a shedding stream has sampled: `shed` is the number
-    of dropped events, and `indexes` contains the indexes of the remaining events.
+    recognised by the key and by their index in the request. If other events in the request were rejected, `indexes`
+    contains the indexes of the remaining events. The group commit sets the remaining fields. `waiter` receives the
+    outcome. `tick` and `event_time` are the log time and event time of a tick. `sifted` marks a request that a shedding
+    stream has sampled: `shed` is the number of dropped events, and `indexes` contains the indexes of the remaining
+    events.
     """
 
     events: Sequence[Any]
@@ -100,7 +101,7 @@ class IngressRequest(msgspec.Struct):
     indexes: Sequence[int] | None = None
 
 
-def _committed(writer: Writer, group: list[IngressRequest]) -> Commit:
+def _commit_group(writer: Writer, group: list[IngressRequest]) -> Commit:
     tick = group[0].tick
     if tick is not None:
         return writer.tick(tick, group[0].event_time)
@@ -157,7 +158,9 @@ class GroupCommit:
             raise Stopping(f"stream {self._target.name} accepts no more events: Penstock is stopping")
         if not self._has_room(request):
             self.audit.of(request.source).refused += len(request.events) + request.shed
-            hold = self._hold or Hold(f"has {self._pending_events} events waiting for the disk", self._retry_after_s())
+            hold = self._hold or Hold(
+                f"has {self._pending_events} events waiting to be written to disk", self._retry_after_s()
+            )
             raise Overloaded(f"stream {self._target.name} {hold.reason}", retry_after_s=hold.retry_after_s)
 
     def hold(self, hold: Hold | None) -> None:
@@ -173,7 +176,7 @@ class GroupCommit:
         return self._hold
 
     async def room(self) -> None:
-        """Wait until a request refused as `Overloaded` is worth retrying."""
+        """Wait until it is worth retrying a request that was refused as `Overloaded`."""
         if self._hold is not None:
             await self._released.wait()
         await self.drain()
@@ -181,9 +184,9 @@ class GroupCommit:
     def offer(self, request: IngressRequest) -> asyncio.Future[IngressReceipt]:
         """Queue the events of one request; the future is done when they are durable.
 
-        The events become durable together with the request's mark or not at all, and after all requests that were
-        offered earlier. A failed commit fails all requests in its group with the same error. Raises the same errors as
-        `require_room`. Cancelling the future does not withdraw the events.
+        The events and the request's mark become durable together or not at all, and after those of all requests that
+        were offered earlier. A failed commit fails all requests in its group with the same error. Raises the same
+        errors as `require_room`. Cancelling the future does not withdraw the events.
         """
         self.require_room(request)
         future: asyncio.Future[IngressReceipt] = asyncio.get_running_loop().create_future()
@@ -191,7 +194,7 @@ class GroupCommit:
         return future
 
     def mark(self, source: str) -> str | None:
-        """Return the last durable mark of a source of the stream."""
+        """Return a source's last durable mark in this stream."""
         return self._log.marks(self._target.name).get(source)
 
     def offer_for(self, waiter: OutcomeWaiter, request: IngressRequest) -> bool:
@@ -277,9 +280,10 @@ class GroupCommit:
         self._groups.put(self._next_group())
 
     def _next_group(self) -> list[IngressRequest]:
-        """Remove and return the oldest requests in the stream's queue, at least one, up to `group_events_max` events.
+        """Remove and return the oldest requests in the stream's queue: at least one, and more as long as they have at
+        most `group_events_max` events in all.
 
-        A tick is a group by itself.
+        A tick forms a group by itself.
         """
         group = [self._waiting.popleft()]
         room = self._settings.group_events_max - len(group[0].events)
@@ -298,7 +302,7 @@ class GroupCommit:
             outcome: Commit | BaseException
             try:
                 writer = writer or Writer(self._target, self._log, self._clock, self.stream_clock)
-                outcome = _committed(writer, group)
+                outcome = _commit_group(writer, group)
             except BaseException as error:  # any error must reach the requests, and the thread must continue
                 outcome = error
             loop.call_soon_threadsafe(self._settle, loop, group, outcome)

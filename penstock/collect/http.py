@@ -51,7 +51,7 @@ Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 PREFIX = "/v1/streams/"
 LINGER_S = 2.0
-"""How long, in seconds, the rest of a refused body is read and discarded. Closing the connection at once could lose a
+"""Seconds for which the rest of a refused body is read and discarded. Closing the connection at once could lose a
 response in transit."""
 _TAKEN = "the events were accepted, but the key of this request has been revoked or has expired"
 _log = logging.getLogger("penstock.collect")
@@ -68,7 +68,8 @@ class PostEndpoint:
         replies: Replies | None = None,
         pending: PendingBytes | None = None,
     ) -> None:
-        """If `replies` is None, requests with `?reply=` are refused. If `pending` is None, only bodies are counted."""
+        """If `replies` is None, requests with `?reply=` are refused. If `pending` is None, a new counter is created,
+        which counts only request bodies."""
         self._ingress = ingress
         self._replies = replies
         self._reply_s_max = settings.reply_s_max
@@ -91,7 +92,7 @@ class PostEndpoint:
             caller.require("produce", stream)
             stream_ingress = self._ingress.stream_ingress(stream)
             lines, encoding, key = self._headers(scope)
-            wish = self._wish(scope["query_string"], stream, caller)
+            wish = self._post_options(scope["query_string"], stream, caller)
             caller.require_room()
             body = await self._read(receive, encoding, caller.name)
             caller.require_room()
@@ -107,19 +108,19 @@ class PostEndpoint:
             return
         except Unfinished as refusal:
             caller.spend(1)
-            await _refuse(refusal.error, send, receive)
+            await _refuse_post(refusal.error, send, receive)
         except RateLimited as error:
-            await _refuse(error, send)  # counting this request would make the wait longer than stated
+            await _refuse_post(error, send)  # counting this request would make the wait longer than stated
         except PenstockError as error:
             caller.settle(reserved, error.fields.get("rejected", 1))
-            await _refuse(error, send)
+            await _refuse_post(error, send)
         except Exception as error:
             _log.exception("a request to %s failed", scope["path"][:200])
             caller.settle(reserved, 1)
-            await _refuse(StorageError(f"the request failed: {type(error).__name__}"), send)
+            await _refuse_post(StorageError(f"the request failed: {type(error).__name__}"), send)
         else:
             failpoints.reach("collect.before_answer")
-            await _respond(send, 200 if wish.durable else 202, [JSON], answer)
+            await _respond_to_post(send, 200 if wish.durable else 202, [JSON], answer)
 
     def _headers(self, scope: Scope) -> tuple[bool, bytes, str | None]:
         """Read the headers of a POST of events: whether the body is NDJSON, the content encoding, and the idempotency
@@ -136,10 +137,10 @@ class PostEndpoint:
                 key = _idempotency_key(value)
         return lines, encoding, key
 
-    def _wish(self, query: bytes, stream: str, caller: Caller) -> _PostOptions:
+    def _post_options(self, query: bytes, stream: str, caller: Caller) -> _PostOptions:
         if not query:
             return _PLAIN
-        given = _parameters(query)
+        given = _post_parameters(query)
         if given.get("ack", "durable") not in ("durable", "none"):
             raise BadParameter(f"ack is {given['ack'][:40]!r}; use durable or none", parameter="ack")
         durable, reply = given.get("ack") != "none", given.get("reply")
@@ -151,7 +152,7 @@ class PostEndpoint:
             raise BadParameter("reply= needs ack=durable", parameter="reply")
         caller.require_all(reply)
         self._replies.require_target(stream, reply)
-        return _PostOptions(True, reply, _seconds(given.get("timeout", "10"), self._reply_s_max))
+        return _PostOptions(True, reply, _reply_timeout_s(given.get("timeout", "10"), self._reply_s_max))
 
     async def _reply(self, receipt: IngressReceipt, wish: _PostOptions, caller: Caller) -> bytes:
         """Wait for the reply to posted events and return the complete response. The events are accepted even if no
@@ -202,7 +203,7 @@ PARAMETERS = ("ack", "reply", "timeout")
 KEY_CHARS_MAX = 255
 
 
-def _parameters(query: bytes) -> dict[str, str]:
+def _post_parameters(query: bytes) -> dict[str, str]:
     chosen: dict[str, str] = {}
     for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         if name not in PARAMETERS or name in chosen:
@@ -212,13 +213,15 @@ def _parameters(query: bytes) -> dict[str, str]:
     return chosen
 
 
-def _seconds(text: str, most: float) -> float:
+def _reply_timeout_s(text: str, most: float) -> float:
     try:
         chosen = float(text)
     except ValueError:
         chosen = math.nan
     if not 0 < chosen <= most:
-        raise BadParameter(f"timeout is {text[:40]!r}; use seconds, up to {most:g}", parameter="timeout")
+        raise BadParameter(
+            f"timeout is {text[:40]!r}; use a number of seconds above 0 and up to {most:g}", parameter="timeout"
+        )
     return chosen
 
 
@@ -226,30 +229,30 @@ def _idempotency_key(value: bytes) -> str:
     text = value.decode("latin-1").strip('" ')
     if not (0 < len(text) <= KEY_CHARS_MAX and text.isprintable()):
         raise BadParameter(
-            f"Idempotency-Key must have 1 to {KEY_CHARS_MAX} printable characters",
+            f"Idempotency-Key must be 1 to {KEY_CHARS_MAX} printable characters long",
             parameter="Idempotency-Key",
         )
     return text
 
 
-async def _respond(send: Send, status: int, headers: list[Header], body: bytes, *, more: bool = False) -> None:
+async def _respond_to_post(send: Send, status: int, headers: list[Header], body: bytes, *, more: bool = False) -> None:
     headers.append((b"content-length", b"%d" % len(body)))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
-async def _refuse(error: PenstockError, send: Send, unread: Receive | None = None) -> None:
+async def _refuse_post(error: PenstockError, send: Send, unread: Receive | None = None) -> None:
     """Send a problem response. If the body is `unread`, the connection cannot be reused."""
     headers = problem_headers(error)
     if unread is not None:
         headers.append(CLOSE)
-    await _respond(send, error.status, headers, encode(as_problem(error)), more=unread is not None)
+    await _respond_to_post(send, error.status, headers, encode(as_problem(error)), more=unread is not None)
     if unread is not None:
-        await _discard(unread)
+        await _discard_body(unread)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _discard(receive: Receive) -> None:
+async def _discard_body(receive: Receive) -> None:
     """Read and discard the rest of a POST's body, for up to `LINGER_S`. The whole response has already been sent."""
     try:
         async with asyncio.timeout(LINGER_S):

@@ -38,8 +38,8 @@ class Ingress:
 
     The constructor blocks, because it declares the streams in the log; no other method blocks.
 
-    A stream whose file is damaged or does not match its declaration is listed in `broken`, and sending events to it
-    raises the error. The other streams are not affected.
+    `broken` contains the error of each stream whose file is damaged or does not match its declaration. Sending events
+    to such a stream raises its error. The other streams are not affected.
     """
 
     def __init__(
@@ -82,7 +82,8 @@ class Ingress:
     def stream_ingress(self, stream: str) -> StreamIngress:
         """Return the ingress of a stream.
 
-        Raises `NotFound` if events cannot be sent to it, its error if it is broken, and `Stopping` after `close`.
+        Raises `NotFound` if there is no such stream to send events to, the stream's own error if it is broken, and
+        `Stopping` after `close`.
         """
         if self._closing:
             raise Stopping("Penstock is stopping and accepts no more events")
@@ -112,7 +113,7 @@ class Ingress:
         return {name: hold for name, hold in holds.items() if hold is not None}
 
     def shed(self, stream: str, reason: str | None) -> None:
-        """Make a stream shed events, because it is read too slowly, until this method is called with None.
+        """Make a stream that is read too slowly shed events, until this method is called with None.
 
         The stream must be in `may_shed`.
         """

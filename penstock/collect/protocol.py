@@ -2,10 +2,10 @@
 
 For each ASGI request, uvicorn creates a scope, a task, an event and a coroutine per message. That costs more than
 everything Penstock itself does for an event. So the protocol handles the common case itself: a keep-alive request
-without a query string and without content encoding, `Expect` or `Origin`. The body arrived together with the headers,
-decodes without rejected events, and fits into the queue. The caller is known, is allowed to send to the stream, and
-reads its responses. Everything else goes through ASGI, and only the ASGI path refuses requests. Both paths return
-byte-identical responses.
+without a query string, content encoding, `Expect` or `Origin`. Its body has arrived together with the headers, decodes
+without rejected events, and fits into the queue. Its caller is known, is allowed to send to the stream, and reads the
+responses. Everything else goes through ASGI, and only the ASGI path refuses requests. Both paths return byte-identical
+responses.
 
 A connection has at most one request on the fast path; requests pipelined behind it wait in uvicorn.
 """

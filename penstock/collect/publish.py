@@ -14,7 +14,7 @@ The server stops reading from a client that has `window` unacknowledged messages
 stops reading from a client that does not read its acknowledgements. So the client feels back-pressure from the disk
 through its own socket, and nothing accumulates here. The server also stops reading from a client that has used up its
 rate, until the rate allows more. With `?producer=NAME`, a message that is resent with the same `seq`, for example on a
-new connection, is recognised: its events are duplicates, even if their class has no id field.
+new connection, is recognised: its events count as duplicates, even if their class has no id field.
 """
 
 from __future__ import annotations
@@ -89,16 +89,16 @@ class PublishEndpoint:
             return
         await send({"type": "websocket.accept", "subprotocol": subprotocol(scope)})
         with suppress(_Disconnected):
-            await _close(send, await self._serve(stream, scope, receive, send))
+            await _close_publisher(send, await self._serve(stream, scope, receive, send))
 
     async def _serve(self, stream: str, scope: Message, receive: Receive, send: Send) -> int:
         """Serve a publisher until the gateway closes or an error is sent. Returns the close code."""
         try:
-            producer = _producer(scope["query_string"])
+            producer = _producer_name(scope["query_string"])
             session = _Session(self._ingress.stream_ingress(stream), caller_of(scope), producer, receive, send)
             await session.run(self._closing, self._window)
         except PenstockError as error:
-            await _tell(send, {"event": "error", "problem": as_problem(error)})
+            await _send_to_publisher(send, {"event": "error", "problem": as_problem(error)})
             return POLICY if isinstance(error, RequestError) else RESTART
         return RESTART
 
@@ -122,52 +122,54 @@ class _Session:
     async def run(self, closing: asyncio.Event, window: int) -> None:
         """Run the publisher's session until the gateway closes. Raises `_Disconnected` if the client disconnects, or
         the error that the client or the log caused."""
-        await _tell(self._send, {"event": "open", "window": window})
-        ways = (self._read(window), self._acknowledge(), _set(closing))
+        await _send_to_publisher(self._send, {"event": "open", "window": window})
+        ways = (self._read_messages(window), self._acknowledge(), _wait_for_closing(closing))
         tasks = [asyncio.create_task(way) for way in ways]
         for task in await first_of(*tasks):
             task.result()
 
-    async def _read(self, window: int) -> None:
+    async def _read_messages(self, window: int) -> None:
         while True:
             while len(self._pending) >= window:
-                await self._news()
-            await self._room()
+                await self._wait_until_moved()
+            await self._wait_for_rate()
             received = await self._receive()
             if received["type"] == "websocket.disconnect":
                 raise _Disconnected
-            await self._take(received.get("bytes") or (received.get("text") or "").encode())
+            await self._take_message(received.get("bytes") or (received.get("text") or "").encode())
 
-    async def _room(self) -> None:
+    async def _wait_for_rate(self) -> None:
         while wait_s := self._caller.wait_s():
             await asyncio.sleep(wait_s)
 
-    async def _take(self, raw: bytes) -> None:
-        message = self._parsed(raw)
+    async def _take_message(self, raw: bytes) -> None:
+        message = self._parsed_message(raw)
         body = bytes(message.events or message.event)
         decoded = await self._stream_ingress.decode(body)
-        await self._room()  # the caller's other connections may have used up its rate while this message arrived
+        await (
+            self._wait_for_rate()
+        )  # the caller's other connections may have used up its rate while this message arrived
         self._caller.spend(len(decoded.events) + len(decoded.rejections))
         kept = taken = None
         if decoded.rejections:
-            kept = await _offer(
+            kept = await _offer_published(
                 self._stream_ingress.dead_letters, IngressRequest(letters(decoded.rejections), len(body), PUBLISH)
             )
             self._stream_ingress.count_rejected(len(decoded.rejections), PUBLISH)
         if decoded.events:
             key = None if self._producer is None else f"{self._producer}/{message.seq}"
             request = IngressRequest(decoded.events, len(body), PUBLISH, key=key, indexes=decoded.indexes)
-            taken = await _offer(self._stream_ingress.group_commit, request)
+            taken = await _offer_published(self._stream_ingress.group_commit, request)
         self._pending.append(_Pending(message.seq, taken, kept, errors_of(decoded)))
         self._moved.set()
 
-    def _parsed(self, raw: bytes) -> Published:
+    def _parsed_message(self, raw: bytes) -> Published:
         try:
             message = _decode(raw)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise MalformedBody(f'a message must be {{"seq": 1, "events": [...]}}: {error}') from None
         if bool(message.event) == bool(message.events):
-            raise BadParameter("a message must have exactly one of `event` and `events`", parameter="events")
+            raise BadParameter("a message must have either `event` or `events`, but not both", parameter="events")
         if message.seq < 0 or (self._last is not None and message.seq != self._last + 1):
             expected = "0 or more" if self._last is None else str(self._last + 1)
             raise BadParameter(f"seq is {message.seq}; expected {expected}", parameter="seq")
@@ -179,15 +181,15 @@ class _Session:
         then."""
         while True:
             while not self._pending:
-                await self._news()
-            await _settled(self._pending[0])
+                await self._wait_until_moved()
+            await _await_publish_settled(self._pending[0])
             accepted = duplicates = shed = 0
             cursor, seq = None, 0
-            while self._pending and _is_settled(self._pending[0]):
+            while self._pending and _is_publish_settled(self._pending[0]):
                 done = self._pending[0]
                 if done.kept is not None:
                     done.kept.result()
-                    await _tell(self._send, {"event": "rejected", "seq": done.seq, "errors": done.errors})
+                    await _send_to_publisher(self._send, {"event": "rejected", "seq": done.seq, "errors": done.errors})
                 if done.taken is not None:
                     receipt = done.taken.result()
                     accepted, duplicates = accepted + receipt.accepted, duplicates + receipt.duplicates
@@ -197,15 +199,15 @@ class _Session:
                 self._pending.popleft()
             ack = {"event": "ack", "seq": seq, "accepted": accepted, "duplicates": duplicates, "cursor": cursor}
             ack |= {"shed": shed} if shed else {}
-            await _tell(self._send, ack)
+            await _send_to_publisher(self._send, ack)
             self._moved.set()
 
-    async def _news(self) -> None:
+    async def _wait_until_moved(self) -> None:
         self._moved.clear()
         await self._moved.wait()
 
 
-async def _offer(group_commit: GroupCommit, request: IngressRequest) -> asyncio.Future[IngressReceipt]:
+async def _offer_published(group_commit: GroupCommit, request: IngressRequest) -> asyncio.Future[IngressReceipt]:
     """Offer a published message's events, waiting as long as it takes for room in the queue. Nothing is read from the
     client in the meantime."""
     while True:
@@ -215,21 +217,21 @@ async def _offer(group_commit: GroupCommit, request: IngressRequest) -> asyncio.
             await group_commit.room()
 
 
-async def _settled(pending: _Pending) -> None:
+async def _await_publish_settled(pending: _Pending) -> None:
     waits = [future for future in (pending.taken, pending.kept) if future is not None]
     if waits:
         await asyncio.wait(waits)
 
 
-def _is_settled(pending: _Pending) -> bool:
+def _is_publish_settled(pending: _Pending) -> bool:
     return all(future is None or future.done() for future in (pending.taken, pending.kept))
 
 
-async def _set(closing: asyncio.Event) -> None:
+async def _wait_for_closing(closing: asyncio.Event) -> None:
     await closing.wait()
 
 
-async def _tell(send: Send, message: dict[str, Any]) -> None:
+async def _send_to_publisher(send: Send, message: dict[str, Any]) -> None:
     try:
         async with asyncio.timeout(SEND_S):
             await send({"type": "websocket.send", "text": _encode(message).decode()})
@@ -237,7 +239,7 @@ async def _tell(send: Send, message: dict[str, Any]) -> None:
         raise _Disconnected from None
 
 
-async def _close(send: Send, code: int) -> None:
+async def _close_publisher(send: Send, code: int) -> None:
     try:
         async with asyncio.timeout(SEND_S):
             await send({"type": "websocket.close", "code": code})
@@ -245,7 +247,7 @@ async def _close(send: Send, code: int) -> None:
         return
 
 
-def _producer(query: bytes) -> str | None:
+def _producer_name(query: bytes) -> str | None:
     given = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
     unknown = [name for name, _ in given if name != "producer"]
     if unknown or len(given) > 1:

@@ -4,9 +4,9 @@ It starts shedding when the queue is more than half full, and stops when the que
 while the runtime reports that the stream is read too slowly. A shed event is not stored anywhere; it is reported to its
 sender and counted.
 
-Whether a request fits is decided before sampling, based on the expected number of events. Otherwise a request could be
-refused because of the sampling result and be sampled again on a retry. Fewer events would then be kept than their
-weights indicate.
+Whether a request fits is decided before sampling, based on an estimate of how many of its events will be kept.
+Otherwise, a request could be refused because of the sampling result and be sampled again on a retry. Fewer events would
+then be kept than their weights indicate.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Sieve:
         again."""
         kept, indexes = [], []
         important, names = self._important(request.events), self._names(request)
-        before = _indexes(request)
+        before = _kept_indexes(request)
         for index, event, is_important, name in zip(before, request.events, important, names, strict=True):
             if is_important:
                 kept.append(event)
@@ -100,7 +100,7 @@ class Sieve:
         """Return, for each event to sample, a name that stays the same on a retry, or None if the event has no such
         name."""
         if not self._has_id and request.key is not None:
-            return [f"{request.key}/{index}" for index in _indexes(request)]
+            return [f"{request.key}/{index}" for index in _kept_indexes(request)]
         return self._id_texts(request.events)
 
     def _draws(self, name: str | None) -> bool:
@@ -162,7 +162,7 @@ class SheddingGroupCommit(GroupCommit):
             self._pending_events > part * limits.pending_events_max
             or self._pending_bytes > part * limits.pending_bytes_max
         )
-        return f"has {self._pending_events} events waiting for the disk" if self._is_crowded else None
+        return f"has {self._pending_events} events waiting to be written to disk" if self._is_crowded else None
 
     def _has_room(self, request: IngressRequest) -> bool:
         count = len(request.events)
@@ -189,14 +189,14 @@ class SheddingGroupCommit(GroupCommit):
         the request in memory."""
         self.audit.of(request.source).shed += request.shed
         receipt = IngressReceipt(0, 0, 0, None, shed=request.shed)
-        asyncio.get_running_loop().call_soon(_tell, waiter, receipt)
+        asyncio.get_running_loop().call_soon(_report_outcome, waiter, receipt)
 
 
-def _indexes(request: IngressRequest) -> Sequence[int]:
-    """Return the indexes of the events that were not shed in the original request."""
+def _kept_indexes(request: IngressRequest) -> Sequence[int]:
+    """Return the indexes, in the original request, of the events that were not shed."""
     return range(len(request.events)) if request.indexes is None else request.indexes
 
 
-def _tell(waiter: OutcomeWaiter, receipt: IngressReceipt) -> None:
+def _report_outcome(waiter: OutcomeWaiter, receipt: IngressReceipt) -> None:
     if not waiter.done():
         waiter.set_result(receipt)

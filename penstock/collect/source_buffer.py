@@ -22,7 +22,7 @@ _log = logging.getLogger("penstock.collect")
 
 
 class _Buffer:
-    """Events and rejections not yet offered, their size in bytes, the first one's arrival time, and the mark after the
+    """Events and rejections not yet offered, their size in bytes, the arrival time of the first, and the mark after the
     last.
 
     `durable` is done when all of them are durable.
@@ -35,14 +35,14 @@ class _Buffer:
         self.size = 0
         self.mark: str | None = None
         self.durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.durable.add_done_callback(_seen)
+        self.durable.add_done_callback(_retrieve_error)
 
     @property
     def count(self) -> int:
         return len(self.events) + len(self.rejections)
 
 
-def _seen(durable: asyncio.Future[None]) -> None:
+def _retrieve_error(durable: asyncio.Future[None]) -> None:
     """Retrieve a source's error, so that asyncio does not warn when a source ignores it: the next `put` raises it
     again."""
     if not durable.cancelled():
@@ -53,8 +53,8 @@ class SourceBuffer:
     """Implements `contracts.SourceWriter`. Bad events become dead letters. Waits while events cannot be written.
 
     So a source pauses while the disk is full or the log is damaged, and nothing it has read is lost. `put` and `settle`
-    raise only errors that end the process anyway: `Stopping` and `SyncFailed`. A cancelled `put` has not accepted its
-    event. Memory: two buffers, each limited to the number of events and bytes that a single request can have.
+    raise only errors that end the process anyway: `Stopping` and `SyncFailed`. If a `put` is cancelled, its event was
+    not accepted. Memory: two buffers, each limited to the number of events and bytes that a single request can have.
 
     Dead letters become durable before the mark that follows them, so they may be stored twice if a crash happens in
     between.
@@ -148,13 +148,13 @@ class SourceBuffer:
         stream_ingress = self._stream_ingress
         try:
             if buffer.rejections:
-                await _commit(
+                await _commit_source_events(
                     stream_ingress.dead_letters, IngressRequest(letters(buffer.rejections), buffer.size, self._source)
                 )
                 stream_ingress.count_rejected(len(buffer.rejections), self._source)
             if buffer.events or buffer.mark is not None:
                 mark = None if buffer.mark is None else (self._source, buffer.mark)
-                await _commit(
+                await _commit_source_events(
                     stream_ingress.group_commit,
                     IngressRequest(buffer.events, buffer.size, self._source, mark, came=buffer.began),
                 )
@@ -172,7 +172,7 @@ class SourceBuffer:
                 buffer.durable.set_exception(error)
 
 
-async def _commit(group_commit: GroupCommit, request: IngressRequest) -> None:
+async def _commit_source_events(group_commit: GroupCommit, request: IngressRequest) -> None:
     """Offer a source's events, and retry until they are durable. Waits as long as it takes for room in the queue. After
     a storage error, waits for the error's retry time, or for `RETRY_S`, before it retries."""
     while True:
@@ -183,7 +183,7 @@ async def _commit(group_commit: GroupCommit, request: IngressRequest) -> None:
         except Overloaded:
             await group_commit.room()
         except (Busy, StorageError) as error:
-            _log.warning("writing %d events from a source again: %s", len(request.events), error)
+            _log.warning("retrying the write of %d events from a source: %s", len(request.events), error)
             await asyncio.sleep(error.retry_after_s if isinstance(error, Busy) else RETRY_S)
         else:
             return

@@ -60,13 +60,15 @@ class StreamClock:
         """
         events = batch.filter(pc.equal(batch.column("_kind"), KIND_EVENT))
         stream_time = self.stream_time
-        self.stream_time = replace(stream_time, logged=_later(stream_time.logged, _newest(batch, "_ingest_time")))
+        self.stream_time = replace(
+            stream_time, logged=_later_time(stream_time.logged, _newest_in_column(batch, "_ingest_time"))
+        )
         if self._field is None:
             return
-        self._advance(_newest(batch, self._field))
-        newest = _newest(events, self._field)
+        self._advance(_newest_in_column(batch, self._field))
+        newest = _newest_in_column(events, self._field)
         if newest is not None and (stream_time.newest is None or newest > stream_time.newest):
-            came = _newest(events, "_ingest_time")
+            came = _newest_in_column(events, "_ingest_time")
             self.stream_time = replace(self.stream_time, newest=newest, newest_came=came, since=stream_time.came)
 
     def recalled(self) -> None:
@@ -82,25 +84,25 @@ class StreamClock:
         """Record the times of the events in a commit. All of them arrived at the same time."""
         if not batch.num_rows:
             return
-        newest = None if self._field is None else _newest(batch, self._field)
+        newest = None if self._field is None else _newest_in_column(batch, self._field)
         self.stream_time = replace(self.stream_time, came=now, logged=now)
         self._advance(newest)
         if newest is not None and (self.stream_time.newest is None or newest >= self.stream_time.newest):
             self.stream_time = replace(self.stream_time, newest=newest, newest_came=now, since=now)
 
     def ticked(self, now: int, event_time: int | None) -> None:
-        """Record a tick in the stream clock and the event time it carries."""
+        """Record a tick, and the event time that it carries, in the stream clock."""
         self.stream_time = replace(self.stream_time, logged=now)
         self._advance(event_time)
 
     def _advance(self, event_time: int | None) -> None:
-        self.stream_time = replace(self.stream_time, event_time=_later(self.stream_time.event_time, event_time))
+        self.stream_time = replace(self.stream_time, event_time=_later_time(self.stream_time.event_time, event_time))
 
 
-def _newest(batch: pa.RecordBatch, column: str) -> int | None:
+def _newest_in_column(batch: pa.RecordBatch, column: str) -> int | None:
     newest: int | None = pc.max(batch.column(column).cast(pa.int64())).as_py()
     return newest
 
 
-def _later(one: int | None, other: int | None) -> int | None:
+def _later_time(one: int | None, other: int | None) -> int | None:
     return max((time for time in (one, other) if time is not None), default=None)

@@ -66,7 +66,7 @@ class StreamIngress:
             return await self._post_partly(decoded, len(body), durable, key)
         request = IngressRequest(decoded.events, len(body), POST if durable else ONE_WAY, key=key)
         receipt = self.group_commit.offer(request)
-        return await receipt if durable else _on_its_way(request)
+        return await receipt if durable else _one_way_receipt(request)
 
     async def decode(self, body: bytes, *, lines: bool = False) -> Decoded:
         """Decode a body; a large body is decoded in a thread. Raises `TooLarge`, or `Overloaded` if too many bytes are
@@ -108,13 +108,13 @@ class StreamIngress:
         if decoded.malformed:
             raise MalformedBody(f"the body is not JSON: {errors[0]['reason']}")
         if not count:
-            raise InvalidEvents(_none_taken(rejected), rejected=rejected, errors=errors)
+            raise InvalidEvents(_all_rejected_reason(rejected), rejected=rejected, errors=errors)
         offered = self.group_commit.offer(request)
-        taken = await offered if durable else _on_its_way(request)
+        taken = await offered if durable else _one_way_receipt(request)
         return msgspec.structs.replace(taken, rejected=rejected, errors=errors)
 
 
-def _on_its_way(request: IngressRequest) -> IngressReceipt:
+def _one_way_receipt(request: IngressRequest) -> IngressReceipt:
     """Return the ingress receipt for a one-way request."""
     return IngressReceipt(len(request.events), 0, 0, None, shed=request.shed or msgspec.UNSET)
 
@@ -132,5 +132,5 @@ def errors_of(decoded: Decoded) -> list[dict[str, Any]]:
     ]
 
 
-def _none_taken(rejected: int) -> str:
+def _all_rejected_reason(rejected: int) -> str:
     return "the event was rejected" if rejected == 1 else f"all {rejected} events were rejected"

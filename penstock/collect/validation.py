@@ -18,7 +18,8 @@ from penstock.core.schema import DECIMAL_DIGITS, DECIMAL_SCALE, Event, Field, Re
 from penstock.core.times import to_micros
 
 ID_CHARS_MAX = 255
-"""Up to `dedupe_ids_max` ids are read back when a writer starts, so long ids make a restart slower."""
+"""Maximum length of an id. Up to `dedupe_ids_max` ids are read back when a writer starts, so longer ids would make a
+restart slower."""
 _YEAR_FIRST, _YEAR_LAST = datetime.min.year, datetime.max.year
 
 
@@ -38,10 +39,10 @@ def checks(cls: type[Event]) -> tuple[Check, ...]:
     if cls.__id_field__ is not None:
         base = next(field for field in fields(cls) if field.name == cls.__id_field__).base
         long = base in (str, bytes)
-        unfit, most = (_unfit_id, f", or has more than {ID_CHARS_MAX} characters") if long else (_absent, "")
+        unfit, most = (_unfit_id, f" or longer than {ID_CHARS_MAX} characters") if long else (_is_missing_id, "")
         checks.append(Check(cls.__id_field__, unfit, f"The id is empty{most}"))
     reason = (
-        f"A decimal needs more than {DECIMAL_DIGITS - DECIMAL_SCALE} digits before or {DECIMAL_SCALE} after the point"
+        f"A decimal has more than {DECIMAL_DIGITS - DECIMAL_SCALE} digits before or {DECIMAL_SCALE} after the point"
     )
     checks += [Check(name, unfit_decimal, reason) for name in decimal_fields(cls)]
     for field in fields(cls):
@@ -87,7 +88,7 @@ def _unfit_id(value: str | bytes | None) -> bool:
     return not value or len(value) > ID_CHARS_MAX
 
 
-def _absent(value: Any) -> bool:
+def _is_missing_id(value: Any) -> bool:
     return value is None or value == ""
 
 

@@ -104,7 +104,7 @@ class _Group:
                 following = bisect_left(self.order, ends[request], row, end)
                 out = bisect_left(repeated, following - start) - bisect_left(repeated, row - start)
                 count = following - row - out
-                yield from ((request, span) for span in _cut(spans, count))
+                yield from ((request, span) for span in _cut_spans(spans, count))
                 row = following
 
 
@@ -149,7 +149,7 @@ class Writer:
             for place_among, original in group.known(admission):
                 number = bisect_right(ends, place_among)
                 duplicates[number] += 1
-                _include(spans[number], original)
+                _include_position(spans[number], original)
         return Commit(stream_cursor(self._generation, self._ends), duplicates, list(map(self._ack, spans)))
 
     def _ack(self, spans: Sequence[Span]) -> str | None:
@@ -227,7 +227,7 @@ class Writer:
         return latest
 
 
-def _cut(spans: list[Span], rows: int) -> Iterator[Span]:
+def _cut_spans(spans: list[Span], rows: int) -> Iterator[Span]:
     """Remove `rows` rows from a request's spans, which are in reverse order: the next span is the last in the list."""
     while rows:
         span = spans.pop()
@@ -238,7 +238,7 @@ def _cut(spans: list[Span], rows: int) -> Iterator[Span]:
         rows -= count
 
 
-def _include(spans: list[Span], position: AppendPosition) -> None:
+def _include_position(spans: list[Span], position: AppendPosition) -> None:
     """Add the position of one event to a request's spans, extending the last span if it is adjacent."""
     if spans and (spans[-1].partition, spans[-1].first + spans[-1].count) == position:
         last = spans.pop()

@@ -32,8 +32,8 @@ class ControlChannel(Protocol):
         """Return the latest control message of a kind, however old, even if its publisher is no longer running. Blocks
         during the read.
 
-        Returns None if no message exists or it cannot be read, either because a later release wrote it in a newer
-        format or because it is incomplete or damaged. Each publication of an unreadable message is logged once.
+        Returns None if there is no message, or if the message cannot be read because it is incomplete or damaged, or
+        because a later release wrote it in a newer format. Each publication of an unreadable message is logged once.
         """
 
     def withdraw(self, kind: type[Message]) -> None:
@@ -46,6 +46,6 @@ class ControlChannel(Protocol):
 
         Publishing an identical message also creates a new edition, and so does withdrawing a message. Pass None for a
         kind that the caller has not seen yet. After each return, the caller calls `latest`, which returns the message
-        with that edition or a later edition, so a caller misses only messages that have been replaced. Does not block a
-        thread while waiting.
+        of the returned edition or of a later one. The caller therefore misses only messages that have been replaced.
+        Does not block a thread while waiting.
         """

@@ -36,7 +36,8 @@ class StatusColumn(msgspec.Struct, frozen=True):
 
 
 class WindowTiming(msgspec.Struct, frozen=True):
-    """The delay before a view's operator emits a result, which it holds back until the watermark has passed the result.
+    """The delay with which a view's operator emits results. The operator holds each result back until the watermark has
+    passed it.
 
     Windows of length `length_us` begin at `origin_us` and every `step_us` after that. If `step_us` is 0, a result is
     held until `length_us` after its event.
@@ -208,7 +209,7 @@ def encode(message: Message) -> bytes:
 
 def decode(data: bytes, kind: type[M]) -> M:
     """Decode the output of `encode` to a control message of this kind. Raises `NewerFormat` if a later release wrote
-    the message in a format that this release cannot read, and `Damaged` if the bytes are not a valid message of this
+    the message in a format that this release cannot read. Raises `Damaged` if the bytes are not a valid message of this
     kind."""
     try:
         head = msgspec.json.decode(data, type=_Head)

@@ -46,14 +46,14 @@ Column = Callable[[list[Any]], pa.Array]
 
 
 @per_class
-def _builder(cls: type[Event]) -> list[tuple[str, Column]]:
+def _column_builders(cls: type[Event]) -> list[tuple[str, Column]]:
     schema = event_schema(cls)
-    return [(field.name, _column(field, schema.field(field.name).type)) for field in fields(cls)]
+    return [(field.name, _column_builder(field, schema.field(field.name).type)) for field in fields(cls)]
 
 
-def _column(field: Field, kind: pa.DataType) -> Column:
+def _column_builder(field: Field, kind: pa.DataType) -> Column:
     if field.epoch:
-        return lambda values: pa.array(map(_millis, values), pa.timestamp("ms", "UTC")).cast(kind)
+        return lambda values: pa.array(map(_epoch_millis, values), pa.timestamp("ms", "UTC")).cast(kind)
     if field.base in _PLAIN or get_origin(field.base) is Literal:
         return lambda values: pa.array(values, kind)
     if field.base is UUID:
@@ -63,7 +63,7 @@ def _column(field: Field, kind: pa.DataType) -> Column:
     return lambda values: pa.array(msgspec.to_builtins(values, builtin_types=_KEPT), kind)
 
 
-def _millis(value: Any) -> int | None:
+def _epoch_millis(value: Any) -> int | None:
     return to_millis(value) if isinstance(value, datetime) else value
 
 
@@ -71,7 +71,7 @@ def to_batch(
     cls: type[Event], events: Sequence[Any], *, ids: Sequence[str | None], keys: Sequence[str | None], now: datetime
 ) -> pa.RecordBatch:
     """Convert events of one class (or their wire twins) to one record batch with the stream's schema."""
-    columns = [build([getattr(event, name) for event in events]) for name, build in _builder(cls)]
+    columns = [build([getattr(event, name) for event in events]) for name, build in _column_builders(cls)]
     count = len(events)
     columns.append(pa.array(ids, pa.string()))
     columns.append(pa.array(keys, pa.string()))
@@ -83,7 +83,7 @@ def to_batch(
 def some_columns(cls: type[Event], events: Sequence[Any], names: Collection[str]) -> pa.RecordBatch:
     """Convert selected fields of events (or of their wire twins) to columns with the stream's types, for a filter that
     reads only those fields."""
-    chosen = [(name, build) for name, build in _builder(cls) if name in names]
+    chosen = [(name, build) for name, build in _column_builders(cls) if name in names]
     if not chosen:  # without columns, from_arrays would lose the row count
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(events), pa.struct([])))
     arrays = [build([getattr(event, name) for event in events]) for name, build in chosen]
@@ -179,8 +179,8 @@ def require_one_row_each(view: str, keys: Sequence[str]) -> None:
         return
     key, count = Counter(keys).most_common(1)[0]
     raise ViewError(
-        f"view {view}: its query returns {count} rows with the key {key[:200]}, but each key must have one row; "
-        "add the columns that distinguish the rows to key=, or group by the key",
+        f"view {view}: its query returns {count} rows with the key {key[:200]}, but each key must have exactly one "
+        "row; either add to key= the columns that distinguish the rows, or group by the key",
         view=view,
     )
 
@@ -216,7 +216,7 @@ def _json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     if isinstance(column, pa.ChunkedArray):
         return [value for chunk in column.chunks for value in _json_values(chunk)]
     if pa.types.is_timestamp(column.type):
-        return _rfc3339(column)
+        return _json_times(column)
     if pa.types.is_struct(column.type) and column.type.num_fields:
         return _json_structs(column)
     if pa.types.is_decimal(column.type):
@@ -235,7 +235,7 @@ def _json_far_values(column: pa.Array) -> list[Any]:
     and lists and maps are converted item by item."""
     kind = column.type
     if pa.types.is_date(kind):
-        return list(_in_range(column.cast(pa.string())).to_pylist())
+        return list(_formattable_times(column.cast(pa.string())).to_pylist())
     if pa.types.is_map(kind):
         pairs = list(zip(_json_values(column.keys), _json_values(column.items), strict=True))
         spans = zip(column.is_valid().to_pylist(), pairwise(column.offsets.to_pylist()), strict=True)
@@ -247,16 +247,16 @@ def _json_far_values(column: pa.Array) -> list[Any]:
     return list(column.to_pylist())
 
 
-def _in_range(text: pa.Array) -> pa.Array:
+def _formattable_times(text: pa.Array) -> pa.Array:
     """Replace times that Arrow cannot format with null: infinity, and times after about the year 32,767."""
     return pc.if_else(pc.starts_with(text, "<"), None, text)
 
 
-def _rfc3339(times: pa.Array) -> list[str | None]:
+def _json_times(times: pa.Array) -> list[str | None]:
     """Format times as RFC 3339. Casting to a type without a time zone results in the time in UTC."""
     zone = times.type.tz
     utc = times.cast(pa.timestamp("us", zone), safe=False).cast(pa.timestamp("us"))
-    text = pc.replace_substring(_in_range(utc.cast(pa.string())), " ", "T")
+    text = pc.replace_substring(_formattable_times(utc.cast(pa.string())), " ", "T")
     whole = pc.replace_substring(text, ".000000", "")
     return list((pc.binary_join_element_wise(whole, "Z", "") if zone else whole).to_pylist())
 
@@ -265,7 +265,7 @@ def _json_decimals(column: pa.Array) -> list[str | None]:
     """Format decimals with Arrow, which is several times as fast as Python. Arrow writes zero and very small values
     with an exponent, so a column that contains such a value is formatted by Python instead."""
     text, scale = column.cast(pa.string()), column.type.scale
-    if _has_exponent(text):
+    if _decimal_has_exponent(text):
         return [None if value is None else _decimal_text(value) for value in column.to_pylist()]
     if scale >= DECIMAL_SCALE:
         text = pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".")
@@ -279,11 +279,11 @@ def read_decimals(column: pa.Array) -> list[Decimal | None]:
     trimmed = pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".").to_pylist()
     return [
         None if short is None else Decimal(short) if "E" not in short else Decimal(_decimal_text(Decimal(whole)))
-        for short, whole in zip(trimmed, text.to_pylist() if _has_exponent(text) else trimmed, strict=True)
+        for short, whole in zip(trimmed, text.to_pylist() if _decimal_has_exponent(text) else trimmed, strict=True)
     ]
 
 
-def _has_exponent(text: pa.Array) -> bool:
+def _decimal_has_exponent(text: pa.Array) -> bool:
     return bool(pc.any(pc.match_substring(text, "E")).as_py())
 
 
@@ -348,15 +348,15 @@ def from_json_rows(
     is true, such a value raises an exception instead.
     """
     chosen = schema if names is None else pa.schema([schema.field(name) for name in names])
-    shape, decode = _row_reader(chosen)
+    shape, decode = _json_row_reader(chosen)
     listed = list(rows)
     try:
         decoded = [decode(row) for row in listed]
     except msgspec.ValidationError:
         if strict:
             raise
-        decoded = [_decoded(row, chosen, shape, decode) for row in listed]
-    build = _built_strictly if strict else _built
+        decoded = [_decoded_row(row, chosen, shape, decode) for row in listed]
+    build = _strictly_built_column if strict else _built_column
     columns = [
         build(part, [value(row) for row in decoded]) for part, value in zip(shape.parts, shape.values, strict=True)
     ]
@@ -368,17 +368,19 @@ def from_json_rows(
 _UNFIT = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError)
 
 
-def _decoded(row: bytes, schema: pa.Schema, shape: _Shape, decode: Callable[[bytes], Any]) -> Any:
+def _decoded_row(row: bytes, schema: pa.Schema, shape: _Shape, decode: Callable[[bytes], Any]) -> Any:
     try:
         return decode(row)
     except msgspec.ValidationError:
         members = msgspec.json.decode(row, type=dict[str, msgspec.Raw])
         wires = {name: part.wire for name, part in zip(schema.names, shape.parts, strict=True)}
-        fitting = {name: value for name, value in members.items() if name in wires and _fits(value, wires[name])}
+        fitting = {
+            name: value for name, value in members.items() if name in wires and _fits_json_type(value, wires[name])
+        }
         return decode(msgspec.json.encode(fitting))
 
 
-def _fits(value: msgspec.Raw, wire: Any) -> bool:
+def _fits_json_type(value: msgspec.Raw, wire: Any) -> bool:
     try:
         msgspec.json.decode(value, type=wire | None)
     except msgspec.ValidationError:
@@ -386,21 +388,21 @@ def _fits(value: msgspec.Raw, wire: Any) -> bool:
     return True
 
 
-def _built(part: _Reader, values: list[Any]) -> pa.Array:
+def _built_column(part: _Reader, values: list[Any]) -> pa.Array:
     try:
         return part.build(values)
     except _UNFIT:
-        return pa.concat_arrays([_built_alone(part, value) for value in values])
+        return pa.concat_arrays([_built_value(part, value) for value in values])
 
 
-def _built_strictly(part: _Reader, values: list[Any]) -> pa.Array:
+def _strictly_built_column(part: _Reader, values: list[Any]) -> pa.Array:
     column = part.build(values)
     if column.null_count != values.count(None):
-        raise pa.ArrowInvalid(f"a value does not have the type {column.type}")
+        raise pa.ArrowInvalid(f"a value is not of type {column.type}")
     return column
 
 
-def _built_alone(part: _Reader, value: Any) -> pa.Array:
+def _built_value(part: _Reader, value: Any) -> pa.Array:
     try:
         return part.build([value])
     except _UNFIT:
@@ -408,8 +410,8 @@ def _built_alone(part: _Reader, value: Any) -> pa.Array:
 
 
 class _Reader(NamedTuple):
-    """A reader for one type. msgspec decodes its JSON to the type `wire`, and `build` converts a list of decoded values
-    to an array."""
+    """A reader for values of one type. msgspec decodes the values from JSON to the type `wire`, and `build` converts a
+    list of decoded values to an array."""
 
     wire: Any
     build: Column
@@ -425,16 +427,16 @@ class _Shape(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _row_reader(schema: pa.Schema) -> tuple[_Shape, Callable[[bytes], Any]]:
-    shape = _shape(schema)
+def _json_row_reader(schema: pa.Schema) -> tuple[_Shape, Callable[[bytes], Any]]:
+    shape = _json_object_shape(schema)
     return shape, msgspec.json.Decoder(shape.wire).decode
 
 
-def _shape(fields: Iterable[pa.Field]) -> _Shape:
+def _json_object_shape(fields: Iterable[pa.Field]) -> _Shape:
     """Build the reader for an object from its fields. It decodes to a struct, which is faster, or to a dict with the
     same members if msgspec rejects a name."""
     listed = list(fields)
-    parts = [_reader(field.type) for field in listed]
+    parts = [_json_column_reader(field.type) for field in listed]
     members = {f"_{index}": field.name for index, field in enumerate(listed)}
     typed = [(member, part.wire | None, None) for member, part in zip(members, parts, strict=True)]
     try:
@@ -444,16 +446,16 @@ def _shape(fields: Iterable[pa.Field]) -> _Shape:
     except ValueError:
         kinds = {field.name: part.wire | None for field, part in zip(listed, parts, strict=True)}
         wire = TypedDict("JsonRow", kinds, total=False)  # type: ignore[misc]
-        return _Shape(wire, [_getter(field.name) for field in listed], parts)
+        return _Shape(wire, [_column_getter(field.name) for field in listed], parts)
 
 
-def _getter(name: str) -> Callable[[Any], Any]:
+def _column_getter(name: str) -> Callable[[Any], Any]:
     return lambda row: row.get(name)
 
 
-def _reader(kind: pa.DataType) -> _Reader:
+def _json_column_reader(kind: pa.DataType) -> _Reader:
     if pa.types.is_timestamp(kind):
-        return _Reader(str, lambda values: _times(values, kind))
+        return _Reader(str, lambda values: _times_from_json(values, kind))
     if pa.types.is_decimal(kind) or pa.types.is_date(kind):
         return _Reader(str, lambda values: pa.array(values, pa.string()).cast(kind))
     if pa.types.is_struct(kind):
@@ -475,7 +477,7 @@ _WIRE = {
 parses them much faster."""
 
 
-def _times(values: list[str | None], kind: pa.TimestampType) -> pa.Array:
+def _times_from_json(values: list[str | None], kind: pa.TimestampType) -> pa.Array:
     """Parse times from JSON, which have microsecond precision regardless of the column's unit."""
     text = pa.array(values, pa.string())
     unit = pa.timestamp("us", kind.tz)
@@ -487,44 +489,46 @@ def _times(values: list[str | None], kind: pa.TimestampType) -> pa.Array:
 
 
 def _struct_reader(kind: pa.StructType) -> _Reader:
-    shape = _shape(kind)
+    shape = _json_object_shape(kind)
 
     def build(values: list[Any]) -> pa.Array:
         arrays = [
             part.build([None if value is None else get(value) for value in values])
             for part, get in zip(shape.parts, shape.values, strict=True)
         ]
-        return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=_absent(values))
+        return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=_null_mask(values))
 
     return _Reader(shape.wire, build)
 
 
 def _list_reader(kind: pa.DataType) -> _Reader:
-    part = _reader(kind.value_type)
+    part = _json_column_reader(kind.value_type)
     large = pa.types.is_large_list(kind)
     whole, factory = (pa.int64(), pa.LargeListArray) if large else (pa.int32(), pa.ListArray)
 
     def build(values: list[Any]) -> pa.Array:
         inner = part.build(list(chain.from_iterable(value or () for value in values)))
-        return factory.from_arrays(pa.array(_offsets(values), whole), inner, type=kind, mask=_absent(values))
+        return factory.from_arrays(pa.array(_list_offsets(values), whole), inner, type=kind, mask=_null_mask(values))
 
     return _Reader(list[part.wire | None], build)  # type: ignore[name-defined]
 
 
 def _map_reader(kind: pa.MapType) -> _Reader:
-    key, item = _reader(kind.key_type), _reader(kind.item_type)
+    key, item = _json_column_reader(kind.key_type), _json_column_reader(kind.item_type)
 
     def build(values: list[Any]) -> pa.Array:
         keys = key.build(list(chain.from_iterable(value or () for value in values)))
         items = item.build([member for value in values if value for member in value.values()])
-        return pa.MapArray.from_arrays(pa.array(_offsets(values), pa.int32()), keys, items, kind, mask=_absent(values))
+        return pa.MapArray.from_arrays(
+            pa.array(_list_offsets(values), pa.int32()), keys, items, kind, mask=_null_mask(values)
+        )
 
     return _Reader(dict[key.wire, item.wire | None], build)  # type: ignore[name-defined]
 
 
-def _offsets(values: Sequence[Any]) -> Iterable[int]:
+def _list_offsets(values: Sequence[Any]) -> Iterable[int]:
     return accumulate((len(value) if value else 0 for value in values), initial=0)
 
 
-def _absent(values: Sequence[Any]) -> pa.Array:
+def _null_mask(values: Sequence[Any]) -> pa.Array:
     return pa.array([value is None for value in values], pa.bool_())

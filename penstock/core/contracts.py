@@ -95,8 +95,8 @@ class LogReader(Protocol):
     """
 
     def generation(self, stream: str) -> int:
-        """Return a number that changes when the stream is recreated, which makes it possible to detect cursors into the
-        old stream."""
+        """Return a number that changes when the stream is recreated, so that cursors into the old stream can be
+        detected."""
 
     def starts(self, stream: str) -> Mapping[int, int]:
         """Return the first retained offset of each partition."""
@@ -138,7 +138,7 @@ class BlockingLogReader(LogReader, Protocol):
     """A log reader that can also wait for new rows."""
 
     def wait(self, stream: str, seen: Mapping[int, int], timeout_s: float) -> Mapping[int, int]:
-        """Return `ends` as soon as it differs from `seen`, or when `timeout_s` has passed. Blocks only the calling
+        """Return `ends` as soon as it differs from `seen`, or once `timeout_s` has passed. Blocks only the calling
         thread."""
 
     def watch(self, stream: str, wake: Callable[[], None]) -> ChangeWatch:
@@ -174,7 +174,7 @@ class AdmissionLog(LogReader, Protocol):
 
 
 class Log(AdmissionLog, BlockingLogReader, Protocol):
-    """The complete durable log, including maintenance and appends to a process's own streams."""
+    """The complete interface of the durable log, including maintenance and appends to a process's own streams."""
 
     def append(
         self, stream: str, partition: int, batch: pa.RecordBatch, *, producer: str, sequence: int
@@ -188,8 +188,8 @@ class Log(AdmissionLog, BlockingLogReader, Protocol):
         anything. The stream must have been declared in this process."""
 
     def trim(self, stream: str, retention: Retention) -> Mapping[int, int]:
-        """Delete the batches that the retention rule allows to be deleted, always whole batches, and return the new
-        starts. Can be called while the stream is being read."""
+        """Delete batches as far as the retention rule allows, always whole batches, and return the new starts. Can be
+        called while the stream is being read."""
 
     def merge(self, stream: str) -> int:
         """Rewrite runs of small batches as larger batches, up to a limit per call. Returns the number of batches that
@@ -232,14 +232,14 @@ class Sink(Protocol):
     """Writer for the output of one query. Called only by that query's thread, one batch at a time."""
 
     def last(self) -> LedgerEntry | None:
-        """Return the last committed batch, or None before the first."""
+        """Return the last committed batch, or None before the first commit."""
 
     def commit(self, output: Output) -> bool:
         """Write the rows and the ledger entry in one transaction. Returns True if they were written.
 
-        If the batch was already committed with the same range, changes nothing and returns False. Raises
-        `LedgerMismatch`, with both positions, and writes nothing if the batch has a different range, is out of sequence
-        or comes from an older epoch.
+        If the batch was already committed with the same range, changes nothing and returns False. Writes nothing and
+        raises `LedgerMismatch`, with both positions, if the batch has a different range, is out of sequence or comes
+        from an older epoch.
         """
 
 
@@ -284,8 +284,8 @@ class LiveView(Protocol):
         """Return a consistent snapshot of the rows, with its version."""
 
     def changes(self, after: int, limit: int) -> Sequence[ViewChange] | None:
-        """Return up to `limit` changes with a version above `after`, in order, or None if some of them are no longer
-        retained, or if `after` is ahead of the view."""
+        """Return up to `limit` changes with a version above `after`, in order. Returns None if some of these changes
+        are no longer retained, or if `after` is ahead of the view."""
 
     async def wait(self, after: int, timeout_s: float) -> bool:
         """Wait until the view has a version above `after` or has been recreated, and return True. Returns False if
@@ -319,8 +319,8 @@ class PageBody(NamedTuple):
 class Style:
     """A follower's delivery preferences, which it can change at any time. If `merge` is true, pending changes of a view
     are combined into one change with the latest row of each key. If `take` is set, it can be called while the follower
-    waits, with all changes that have arrived together. If `take` returns True, these changes are not delivered again;
-    if it returns False, they are delivered one by one."""
+    waits, and is passed all changes that have arrived together. If it returns True, these changes are not delivered
+    again; if it returns False, they are delivered one by one."""
 
     merge: bool = False
     take: Callable[[Sequence[Delivery]], bool] | None = None
@@ -339,8 +339,8 @@ class Channel(Protocol):
 
     def part(self, where: str | None, select: str | None) -> Channel:
         """Return this channel with a filter that was set by the app rather than by the reader. After the app changes
-        the filter, a view's readers get a `reset`, as if their position were no longer retained, because their copies
-        contain rows from the old filter."""
+        the filter, a view's readers get a `reset`, as if their position were no longer retained: their copies contain
+        rows that were selected with the old filter."""
 
     def limited(self, where: str, claims: Mapping[str, Any]) -> Channel:
         """Return this channel for a caller who is allowed to see only rows that meet a condition, and must not learn
@@ -349,8 +349,8 @@ class Channel(Protocol):
         condition is invalid or does not fit the columns."""
 
     def asked_by(self, who: str) -> Channel:
-        """Return this channel for a named caller, who can use only one caller's share of the limits that all callers
-        share."""
+        """Return this channel for a named caller. Some limits apply to all callers together, and the caller can use
+        only one caller's share of them."""
 
     async def page(self, since: str | None, limit: int | None, wait_s: float = 0, order: str | None = None) -> PageBody:
         """Return the response body for a GET: the JSON object `{"events": [...], "cursor"}` or `{"rows": [...],
@@ -388,7 +388,7 @@ class SourceWriter(Protocol):
 
     @property
     def mark(self) -> str | None:
-        """The last durable mark, even after a restart, or None if no mark was ever stored."""
+        """The last durable mark, which survives restarts, or None if no mark was ever stored."""
 
     async def put(self, raw: bytes, mark: str | None = None) -> Future[None]:
         """Accept one raw event. Returns once the event is in a bounded buffer on its way to the log. If the buffer is
@@ -415,16 +415,16 @@ class Replies(Protocol):
     """Access to the results of events, for requests that wait for them."""
 
     def require_target(self, stream: str, target: str) -> None:
-        """Raise `BadParameter` if no event of the stream can have a result in `target`, a stream or view, and
-        `Overloaded` if too many requests are waiting for a reply. Called before the events are accepted."""
+        """Raise `BadParameter` if no event of the stream can have a result in `target`, which is a stream or view.
+        Raise `Overloaded` if too many requests are waiting for a reply. Called before the events are accepted."""
 
     async def reply(
         self, ack: str, target: str, timeout_s: float, may_read: Callable[[str], bool]
     ) -> dict[str, Any] | None:
-        """Return the results of the acknowledged events in `target` as soon as they are known, or None when `timeout_s`
-        has passed, or at once if too many requests are waiting. Includes a handler failure on the way to `target` only
-        if the caller is allowed to read it. The caller's right to read `target` must already have been checked. Does
-        not block a thread while waiting."""
+        """Return the results of the acknowledged events in `target` as soon as the results are known. Returns None when
+        `timeout_s` has passed, or immediately if too many requests are waiting. Includes a handler failure on the way
+        to `target` only if the caller is allowed to read it. The caller's right to read `target` must already have been
+        checked. Does not block a thread while waiting."""
 
 
 class Source(Protocol):
@@ -477,8 +477,8 @@ class Context(Protocol):
 
     @property
     def random(self) -> Random:
-        """A random number generator that is seeded with the event's id or, if it has no id, its position, so that a
-        replay gets the same numbers."""
+        """A random number generator that is seeded with the event's id or, if it has no id, with its position, so that
+        a replay gets the same numbers as the first run."""
 
     @property
     def cursor(self) -> str:

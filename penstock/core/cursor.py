@@ -102,14 +102,14 @@ def of_part(text: str, *texts: str | None) -> str:
 
 
 def encode(cursor: Cursor) -> str:
-    return _text(cursor)
+    return _cursor_text(cursor)
 
 
-def _text(value: Cursor) -> str:
-    return _base64(_encoder.encode(value))
+def _cursor_text(value: Cursor) -> str:
+    return _opaque_base64(_encoder.encode(value))
 
 
-def _base64(data: bytes) -> str:
+def _opaque_base64(data: bytes) -> str:
     return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
@@ -117,7 +117,7 @@ def decode(text: str) -> Cursor:
     if len(text) > LENGTH_MAX:
         raise BadCursor("this cursor is longer than any Penstock cursor")
     try:
-        return _decoder.decode(_bytes(text))
+        return _decoder.decode(_opaque_bytes(text))
     except _UNREADABLE:
         raise BadCursor(f"{text[:80]!r} is not a cursor; use one from a response, or 'earliest' or 'latest'") from None
 
@@ -132,16 +132,16 @@ class AckSigner:
 
     def sign(self, ack: Ack) -> str:
         data = _encoder.encode(ack)
-        return _base64(data + self._mac(data))
+        return _opaque_base64(data + self._mac(data))
 
     def read(self, text: str) -> Ack:
         """Verify and decode an acknowledgement. Raises `NotFound`, always with the same message, if it is malformed,
         forged or altered."""
         try:
-            signed = _bytes(text[:LENGTH_MAX])
+            signed = _opaque_bytes(text[:LENGTH_MAX])
             data, mac = signed[:-MAC_BYTES], signed[-MAC_BYTES:]
             # the base64 decoder skips unknown characters, so require the canonical encoding
-            if hmac.compare_digest(self._mac(data), mac) and _base64(signed) == text:
+            if hmac.compare_digest(self._mac(data), mac) and _opaque_base64(signed) == text:
                 return _ack_decoder.decode(data)
         except _UNREADABLE:
             pass
@@ -154,7 +154,7 @@ class AckSigner:
 _UNREADABLE = (msgspec.MsgspecError, binascii.Error, ValueError, RecursionError)
 
 
-def _bytes(text: str) -> bytes:
+def _opaque_bytes(text: str) -> bytes:
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 

@@ -69,10 +69,10 @@ class PenstockError(Exception):
         return self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.message, self.fields))
+        return (_unpickled_error, (type(self), self.message, self.fields))
 
 
-def _rebuild(kind: type[PenstockError], message: str, fields: dict[str, Any]) -> PenstockError:
+def _unpickled_error(kind: type[PenstockError], message: str, fields: dict[str, Any]) -> PenstockError:
     return kind(message, **fields)
 
 

@@ -73,13 +73,13 @@ def event_spec(cls: type[Event]) -> EventSpec:
         event_schema(cls),
         dict(cls.__renamed__),
         cls.__dropped__,
-        _defaults(cls),
+        _event_defaults(cls),
         not cls.__module__.startswith("penstock."),
         _Here(cls) if migrate_of(cls) is not None else None,
     )
 
 
-def _defaults(cls: type[Event]) -> pa.RecordBatch:
+def _event_defaults(cls: type[Event]) -> pa.RecordBatch:
     """Return the defaults as one row. A default of None is ignored if the field must not be null."""
     nullable = {field.name for field in fields(cls) if field.nullable}
     defaults: dict[str, Any] = {}

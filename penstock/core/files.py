@@ -29,7 +29,7 @@ from penstock.core.wakeups import ring
 
 FORMAT = 1
 BUSY_TIMEOUT_S = 10.0
-_FULL = {"SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"}  # the second means that SQLite's shared-memory file does not fit
+_FULL = {"SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"}  # the second: SQLite's shared-memory file does not fit on the disk
 _IO = {"SQLITE_IOERR_FSYNC", "SQLITE_IOERR_DIR_FSYNC", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_CLOSE"}
 _BAD = {"SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CORRUPT_SEQUENCE", "SQLITE_CORRUPT_INDEX", "SQLITE_CORRUPT_VTAB"}
 
@@ -65,7 +65,9 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise DiskFull(f"no space left on the disk of {path}; nothing was written", retry_after_s=5) from error
+            raise DiskFull(
+                f"no space is left on the disk that holds {path}; nothing was written", retry_after_s=5
+            ) from error
         raise SyncFailed(f"a write to {path} failed ({error.strerror})") from error
 
 
@@ -107,7 +109,9 @@ def storage_errors(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         name = getattr(error, "sqlite_errorname", "") or ""
         if name in _FULL:
-            raise DiskFull(f"no space left on the disk of {path}; nothing was written", retry_after_s=5) from error
+            raise DiskFull(
+                f"no space is left on the disk that holds {path}; nothing was written", retry_after_s=5
+            ) from error
         if name in _IO:
             raise SyncFailed(f"a write to {path} failed ({name}); nothing was acknowledged") from error
         if name in _BAD or not isinstance(error, sqlite3.OperationalError):
@@ -174,13 +178,13 @@ def write_atomic(path: Path, data: bytes, *, durable: bool) -> None:
     """Replace a small file atomically: a reader sees either the old or the new contents, never a mix of them. Only the
     file's owner can read it.
 
-    The modification time is set explicitly, with nanosecond precision. Many kernels record it only in milliseconds, and
-    soon reuse the inode number of a replaced file. If the time and the inode number were both unchanged, a reader could
-    mistake the new file for the old one.
+    The modification time is set explicitly, with nanosecond precision. Many kernels record the time only to the
+    millisecond, and soon reuse the inode number of a replaced file. If the time and the inode number were both
+    unchanged, a reader could mistake the new file for the old one.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb", opener=_for_its_owner) as file:
+        with open(temporary, "wb", opener=_open_for_owner) as file:
             file.write(data)
             file.flush()
             now = time.time_ns()
@@ -195,7 +199,7 @@ def write_atomic(path: Path, data: bytes, *, durable: bool) -> None:
         sync_directory(path.parent)
 
 
-def _for_its_owner(path: str, flags: int) -> int:
+def _open_for_owner(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
@@ -256,8 +260,8 @@ def other_readers(path: Path) -> str | None:
 
 
 def _others_write(path: Path, status: os.stat_result) -> str | None:
-    """Check a file like `another_owner` and `other_writers`. For root, a mounted file can belong to anyone, as in a
-    container."""
+    """Check a file in the same way as `another_owner` and `other_writers` check a directory. If this user is root, a
+    mounted file can belong to anyone, as in a container."""
     mounted = os.geteuid() == 0 and (os.path.ismount(path) or os.path.ismount(path.parent))
     if status.st_uid not in (os.geteuid(), 0) and not mounted:
         return f"{path} belongs to user {status.st_uid}, who could change it; run: chown {os.geteuid()} {path}"
@@ -278,12 +282,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def sync_filesystem(path: Path) -> None:
-    """Flush everything written so far to the file system that contains `path` to disk (Linux syncfs)."""
+    """Flush to disk everything that has been written to the file system that contains `path` (Linux syncfs)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         if _libc.syncfs(descriptor) != 0:
             code = ctypes.get_errno()
-            raise SyncFailed(f"the disk of {path} could not be synced: {os.strerror(code)}")
+            raise SyncFailed(f"the disk that holds {path} could not be synced: {os.strerror(code)}")
     finally:
         os.close(descriptor)
 

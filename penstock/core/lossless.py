@@ -26,46 +26,48 @@ _LAST_DAY = pa.scalar(date(9999, 12, 31)).cast(pa.int32())
 def beyond_json(table: pa.Table) -> dict[int, bytes]:
     """Return the Arrow bytes of the rows that JSON cannot fully represent, by row number. Most tables have no such
     rows, and the check takes a few microseconds per column."""
-    masks = [mask for mask in map(_mask, table.columns) if mask is not None]
+    masks = [mask for mask in map(_lossy_mask, table.columns) if mask is not None]
     if not masks:
         return {}
     (whole,) = table.combine_chunks().to_batches()
-    return {row: whole.slice(row, 1).serialize().to_pybytes() for row in pc.indices_nonzero(_either(masks)).to_pylist()}
+    return {
+        row: whole.slice(row, 1).serialize().to_pybytes() for row in pc.indices_nonzero(_either_mask(masks)).to_pylist()
+    }
 
 
-def _mask(column: pa.ChunkedArray | pa.Array) -> pa.Array | None:
+def _lossy_mask(column: pa.ChunkedArray | pa.Array) -> pa.Array | None:
     """Return a mask of a view's rows that JSON cannot fully represent, or None if there are no such rows."""
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
     kind = column.type
     if pa.types.is_floating(kind):
-        return _if_any(pc.fill_null(pc.invert(pc.is_finite(column)), False))
+        return _mask_if_any(pc.fill_null(pc.invert(pc.is_finite(column)), False))
     if pa.types.is_timestamp(kind):
         micros = column.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64())
         outside = pc.or_(pc.less(micros, _FIRST), pc.greater(micros, _LAST))
-        return _if_any(pc.fill_null(outside, False))
+        return _mask_if_any(pc.fill_null(outside, False))
     if pa.types.is_date32(kind):
         days = column.cast(pa.int32())
-        return _if_any(pc.fill_null(pc.or_(pc.less(days, _FIRST_DAY), pc.greater(days, _LAST_DAY)), False))
+        return _mask_if_any(pc.fill_null(pc.or_(pc.less(days, _FIRST_DAY), pc.greater(days, _LAST_DAY)), False))
     if pa.types.is_struct(kind):
-        parts = [mask for mask in map(_mask, column.flatten()) if mask is not None]
-        return None if not parts else _either(parts)
+        parts = [mask for mask in map(_lossy_mask, column.flatten()) if mask is not None]
+        return None if not parts else _either_mask(parts)
     if pa.types.is_nested(kind):
-        if all(_mask(inner) is None for inner in _inside(column)):
+        if all(_lossy_mask(inner) is None for inner in _nested_columns(column)):
             return None
         return pa.repeat(pa.scalar(True), len(column))  # marks all rows, so more rows than necessary are stored twice
     return None
 
 
-def _inside(column: pa.Array) -> list[pa.Array]:
+def _nested_columns(column: pa.Array) -> list[pa.Array]:
     return [column.keys, column.items] if pa.types.is_map(column.type) else [column.flatten()]
 
 
-def _if_any(mask: pa.Array) -> pa.Array | None:
+def _mask_if_any(mask: pa.Array) -> pa.Array | None:
     return mask if pc.any(mask).as_py() else None
 
 
-def _either(masks: Sequence[pa.Array]) -> pa.Array:
+def _either_mask(masks: Sequence[pa.Array]) -> pa.Array:
     union = masks[0]
     for mask in masks[1:]:
         union = pc.or_(union, mask)

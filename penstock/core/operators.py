@@ -13,14 +13,15 @@ import msgspec
 from penstock.core.schema import Event, fields
 
 TEXT_CHARS_MAX = 2_000
-"""Maximum number of characters of an event or error that are included in the report of a missed event."""
+"""Maximum length, in characters, of the event or the error in the report of a missed event. A longer text is
+truncated."""
 SPAN_MAX = timedelta(days=36_525)
 """Maximum duration in a declaration: one hundred years. Adding a much longer duration to a time could lead to a date
 after the year 9999, which Python does not support."""
 KeyFields = str | tuple[str, ...]
 """The key in a declaration: the name of an event field, or a tuple of several names."""
 Full = Literal["drop_oldest", "refuse_new"]
-"""Overflow policy of a key that has reached its limit: drop the oldest entry, or reject the new entry."""
+"""Overflow policy for a key that has reached its limit: drop the oldest entry, or reject the new entry."""
 
 
 def made_class(

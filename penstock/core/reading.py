@@ -19,7 +19,7 @@ def last_row(log: LogReader, stream: str, partition: int, start: int, end: int) 
     while start < end:
         begin = max(start, end - step)
         last = None
-        for batch in _filled(log.read(stream, partition, begin, end)):
+        for batch in _nonempty_batches(log.read(stream, partition, begin, end)):
             last = batch
         if last is not None:
             return last.slice(last.num_rows - 1)
@@ -39,7 +39,7 @@ def first_row(log: LogReader, stream: str, partition: int, start: int, end: int)
     step = 1
     while start < end:
         stop = min(end, start + step)
-        for batch in _filled(log.read(stream, partition, start, stop)):
+        for batch in _nonempty_batches(log.read(stream, partition, start, stop)):
             return batch.slice(0, 1)
         start, step = stop, step * GROWTH
     return None
@@ -51,10 +51,10 @@ def rows_start(log: LogReader, stream: str, partition: int, start: int, end: int
     return end if first is None else int(first.column(OFFSET_COLUMN)[0].as_py())
 
 
-def _filled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _nonempty_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return (batch for batch in batches if batch.num_rows)
 
 
 def with_offsets(batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
-    """Return the batch as the log would return it, with a column of row offsets that starts at `first`."""
+    """Return the batch as the log would return it, with an additional column of row offsets, which start at `first`."""
     return batch.append_column(OFFSET_COLUMN, pa.array(range(first, first + batch.num_rows), pa.int64()))

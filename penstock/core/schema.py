@@ -72,7 +72,7 @@ EpochMillis = Annotated[datetime, Epoch()]
 
 
 def _note_past(cls: Any, version: int | None, renamed: Any, dropped: Any) -> None:
-    """Record on a class its version, and the fields renamed or dropped since earlier versions."""
+    """Store a class's version in the class, together with the fields renamed or dropped since earlier versions."""
     if isinstance(dropped, str):
         raise TypeError(f"dropped must be a list of names: dropped=[{dropped!r}]")
     if version is not None:
@@ -254,9 +254,9 @@ class MissedWindow(Record):
 class Late(Event):
     """An event that arrived too late for a view: its JSON, its position, and the windows it missed.
 
-    `at` is the event time, and `watermark` is the view's watermark when the event was read. `late_s` is the number of
-    seconds by which the watermark had passed the end of the newest window that the event missed or, if it did not miss
-    a window, the event time.
+    `at` is the event time, and `watermark` is the view's watermark when the event was read. `late_s` says by how many
+    seconds the watermark had passed the end of the newest window that the event missed. If the event did not miss a
+    window, `late_s` is measured from the event time.
     """
 
     stream: str
@@ -287,8 +287,8 @@ class UnmappedType(DeclarationError):
     def __init__(self, path: str, hint: Any, why: str = "") -> None:
         shown = getattr(hint, "__name__", None) or str(hint)
         super().__init__(
-            f"{path}: the type {shown} has no mapping{why}; use str, int, float, bool, bytes, datetime, date, Decimal, "
-            "UUID, Enum, Literal, a Record, or Optional, list and dict[str, ...] of them",
+            f"{path}: the type {shown} is not supported{why}; use str, int, float, bool, bytes, datetime, date, "
+            "Decimal, UUID, Enum, Literal, a Record, or Optional, list and dict[str, ...] of them",
             path=path,
         )
 
@@ -297,14 +297,16 @@ class UnmappedType(DeclarationError):
 def fields(cls: type) -> tuple[Field, ...]:
     """Return the fields of an event or record class, with their types resolved."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    return tuple(_field(name, hints[name]) for name in cls.__struct_fields__)  # type: ignore[attr-defined]
+    return tuple(_field_of_hint(name, hints[name]) for name in cls.__struct_fields__)  # type: ignore[attr-defined]
 
 
 def untyped(cls: type) -> list[str]:
     """Return class attributes that look like fields without a type: `Order.price` for `price = 3.5`."""
     typed = typing.get_type_hints(cls)
     names = [
-        f"{cls.__name__}.{name}" for name, value in vars(cls).items() if name not in typed and _is_plain(name, value)
+        f"{cls.__name__}.{name}"
+        for name, value in vars(cls).items()
+        if name not in typed and _is_plain_value(name, value)
     ]
     for field in fields(cls):
         for part in (field.base, *get_args(field.base)):
@@ -313,11 +315,11 @@ def untyped(cls: type) -> list[str]:
     return names
 
 
-def _is_plain(name: str, value: Any) -> bool:
+def _is_plain_value(name: str, value: Any) -> bool:
     return not name.startswith("_") and not callable(value) and not hasattr(value, "__get__")
 
 
-def _field(name: str, hint: Any) -> Field:
+def _field_of_hint(name: str, hint: Any) -> Field:
     base, nullable, epoch = hint, False, False
     while True:
         if get_origin(base) is Annotated:
@@ -331,7 +333,7 @@ def _field(name: str, hint: Any) -> Field:
             return Field(name, hint, base, nullable, epoch)
 
 
-def _scalars() -> dict[Any, pa.DataType]:
+def _scalar_arrow_types() -> dict[Any, pa.DataType]:
     import pyarrow as pa
 
     return {
@@ -352,11 +354,11 @@ def arrow_type(hint: Any, path: str = "$", nested: bool = False, above: tuple[ty
     type."""
     import pyarrow as pa
 
-    field = _field("", hint)
+    field = _field_of_hint("", hint)
     base, inner = field.base, get_args(field.base)
     if field.epoch and (nested or base is not datetime):
         raise UnmappedType(path, hint, ": EpochMillis can be used only for a field of the event itself")
-    scalar = _scalars().get(base) if isinstance(base, type) else None
+    scalar = _scalar_arrow_types().get(base) if isinstance(base, type) else None
     if scalar is not None:
         return scalar
     if isinstance(base, type) and issubclass(base, enum.Enum):
@@ -383,7 +385,7 @@ def _arrow_of_values(values: list[Any], path: str, hint: Any) -> pa.DataType:
         return pa.string()
     if values and all(isinstance(value, int) and not isinstance(value, bool) for value in values):
         return pa.int64()
-    raise UnmappedType(path, hint, ": its values must be all strings or all integers")
+    raise UnmappedType(path, hint, ": its values must be either all strings or all integers")
 
 
 def _arrow_struct(cls: type[Record], path: str, above: tuple[type, ...]) -> pa.DataType:
@@ -453,7 +455,7 @@ def _strict_class(cls: type, again: Callable[[type], type], *, wired: bool) -> t
 
 
 def _strict_type(hint: Any, again: Callable[[type], type], wired: bool) -> Any:
-    field = _field("", hint)
+    field = _field_of_hint("", hint)
     base, inner = field.base, get_args(field.base)
     strict: Any = base
     if field.epoch and wired:
@@ -489,7 +491,8 @@ def state_problem(cls: Any) -> str | None:
     try:
         required = [field.name for field in msgspec.structs.fields(cast(Any, cls)) if field.required]
         if required:
-            return f"{cls.__name__}.{required[0]} has no default, and a new key starts with {cls.__name__}()"
+            name = cls.__name__
+            return f"{name}.{required[0]} needs a default, because the state of a new key starts as {name}()"
         for field in fields(cls):
             arrow_type(_unpacked(field.hint), f"{cls.__name__}.{field.name}")
     except UnmappedType as error:
@@ -501,7 +504,7 @@ def state_problem(cls: Any) -> str | None:
 
 def _unpacked(hint: Any) -> Any:
     """Return the type of a state's field with state values replaced by bytes, even inside a list or a dict."""
-    base, inner = _field("", hint).base, get_args(_field("", hint).base)
+    base, inner = _field_of_hint("", hint).base, get_args(_field_of_hint("", hint).base)
     if isinstance(base, type) and issubclass(base, StateValue):
         return bytes
     if get_origin(base) is list and inner:
@@ -548,15 +551,15 @@ Migrate = Callable[[int, dict[str, Any]], dict[str, Any]]
 
 
 def migrate_of(cls: type) -> Migrate | None:
-    """Return the static method of a state or event class that converts the fields of one version to the next, or None
-    if the class has no such method."""
+    """Return the static method with which a state or event class converts the fields of one version to those of the
+    next, or None if the class has no such method."""
     method = getattr(cls, "migrate", None) if "migrate" not in cls.__struct_fields__ else None  # type: ignore[attr-defined]
     return method if callable(method) else None
 
 
 def holds_decimal(hint: Any) -> bool:
     """Return whether a type contains a Decimal, whose range msgspec does not check."""
-    base = _field("", hint).base
+    base = _field_of_hint("", hint).base
     if isinstance(base, type) and issubclass(base, Record):
         return any(holds_decimal(field.hint) for field in fields(base))
     return base is Decimal or any(holds_decimal(arg) for arg in get_args(base) if arg is not type(None))
@@ -583,7 +586,7 @@ def to_millis(value: datetime) -> int:
 def type_name(hint: Any) -> str:
     """Return a type's name in the API, which describes what a producer must send. `epoch` means milliseconds since 1970
     as an integer."""
-    field = _field("", hint)
+    field = _field_of_hint("", hint)
     base, inner = field.base, get_args(field.base)
     if field.epoch:
         name = "epoch"

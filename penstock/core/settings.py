@@ -42,7 +42,7 @@ class Settings:
         64 * MIB,
         "bytes",
         "maximum number of bytes per stream that are waiting to be written to disk; further requests get 429; also "
-        "the limit for all incomplete request bodies and WebSocket messages, half of it for one caller",
+        "the limit for all incomplete request bodies and WebSocket messages; one caller can use half of it",
     )
     lag_events_max: int = _setting(
         0,
@@ -53,7 +53,7 @@ class Settings:
     head_bytes_max: int = _setting(32 * 1024, "bytes", "largest request head: the request line and the headers")
     head_s: float = _setting(10.0, "seconds", "time limit for a request's head, from its first byte")
     body_s: float = _setting(
-        30.0, "seconds", "time limit for a request's body, enforced within twice this time, and for a WebSocket message"
+        30.0, "seconds", "time limit for a request's body (enforced within twice this time) and for a WebSocket message"
     )
     idle_s: float = _setting(75.0, "seconds", "how long a connection can stay open without a request")
     sockets_max: int = _setting(10_000, "connections", "maximum number of open connections of all kinds")
@@ -88,14 +88,14 @@ class Settings:
         10.0,
         "seconds",
         "how long a stream must be silent before its time advances without events, which closes its last windows; if "
-        "senders send in bursts, set it to more than the pauses between them; 0: never",
+        "senders send in bursts, make it longer than the pauses between bursts; 0: never",
     )
     # queue
     partitions: int = _setting(
         2, "partitions", "number of partitions for a new stream, if its declaration does not set one"
     )
     dedupe_ids_max: int = _setting(
-        1_000_000, "ids", "number of event ids remembered for each stream, about 150 bytes each, at most 250"
+        1_000_000, "ids", "number of event ids remembered for each stream; each takes about 150 bytes, at most 250"
     )
     dedupe_hours: float = _setting(24.0, "hours", "how long an event id is remembered")
     keep_days: float = _setting(
@@ -143,8 +143,8 @@ class Settings:
     held_bytes_max: int = _setting(
         256 * MIB,
         "bytes",
-        "maximum total size of live deliveries and long responses that clients have not read yet; half of it for one "
-        "caller",
+        "maximum total size of live deliveries and long responses that clients have not read yet; one caller can use "
+        "half of it",
     )
     subscriptions_max: int = _setting(64, "subscriptions", "maximum number of subscriptions on one WebSocket")
     heartbeat_s: float = _setting(15.0, "seconds", "silence after which a live connection gets a progress message")

@@ -86,7 +86,7 @@ class SseParser:
     def _count(self, size: int) -> None:
         self._line_size += size
         if self._line_size + self._data_size > self._bytes_max:
-            raise TooLong(f"an event has more than {self._bytes_max} bytes")
+            raise TooLong(f"an event is larger than {self._bytes_max} bytes")
 
     def _field(self, name: bytes, value: bytes) -> None:
         """Handle a field of a server-sent event. Unknown fields are ignored, and so are comments, whose name is

@@ -20,9 +20,9 @@ import msgspec
 class StateValue(ABC):
     """A value that is stored as bytes in its own format.
 
-    `unpack(pack())` must behave exactly like the value itself: the same changes to both must lead to the same bytes.
-    State is packed and unpacked at batch boundaries, which differ from run to run and must not affect the result.
-    Packing must not change the value's later behaviour either.
+    `unpack(pack())` must behave exactly like the value itself: the same changes to the value and to the restored value
+    must lead to the same bytes. State is packed and unpacked at batch boundaries, which differ from run to run and must
+    not affect the result. Packing must not change the value's later behaviour either.
     """
 
     @abstractmethod

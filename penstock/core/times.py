@@ -15,8 +15,8 @@ from penstock.core.arrays import in_steps, packed
 
 _EPOCH, _TICK = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _EXACT_US = 2**51
-"""The latest time in microseconds that a float of seconds represents exactly. It is in the year 2041. The fast
-conversion works only up to this time."""
+"""The limit for the fast conversion, in microseconds: up to this time, in the year 2041, a float of seconds is exact to
+the microsecond."""
 
 
 def times(column: pa.Array) -> Iterable[Any]:

@@ -5,9 +5,9 @@ Touching sets the file's modification time, which takes a microsecond and no dis
 that watches files has one descriptor and one thread for all of them. A watch fires once and must then be armed again,
 so commits do not wake a process that is busy.
 
-A wake-up only means that something may have changed. Arm the watch, look, then wait: a commit made after the look
-fires the watch. If the kernel does not report changes, as on some network file systems, a waiter looks again after
-`UNSURE_S`; otherwise, it looks again after `SURE_S` at the latest.
+A wake-up only means that something may have changed. Arm the watch, check for changes, then wait: a commit made after
+the check fires the watch. If the kernel does not report changes, as on some network file systems, a waiter checks again
+after `UNSURE_S`; otherwise, it checks again after `SURE_S` at the latest.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from pathlib import Path
 from penstock.core.contracts import ChangeWatch
 
 SURE_S = 1.0
-"""Longest time between two looks if the kernel reports changes."""
+"""Longest time between two checks for changes if the kernel reports changes."""
 UNSURE_S = 0.05
-"""Longest time between two looks if the kernel does not report changes. A look takes about ten microseconds."""
+"""Longest time between two checks for changes if the kernel does not report changes. A check takes about ten
+microseconds."""
 
 _ATTRIB, _MOVED_TO, _CREATE, _DELETE_SELF, _MOVE_SELF = 0x4, 0x80, 0x100, 0x400, 0x800
 _ONESHOT, _MASK_ADD = 0x80000000, 0x20000000
@@ -70,12 +71,12 @@ Subscribe = Callable[[Callable[[], None]], ChangeWatch]
 
 
 def file_watch(path: Path) -> Subscribe:
-    """Return a function that subscribes to a file."""
+    """Return a function that creates a watch on a file."""
     return partial(FileWatch, path)
 
 
 class BlockingWatch:
-    """Waits, in a thread, for any of several changes. Use it as a context manager; for one thread at a time."""
+    """Waits, in a thread, for any of several changes. Use it as a context manager, and in only one thread at a time."""
 
     def __init__(self, *subscriptions: Subscribe) -> None:
         self._rung = threading.Event()
@@ -90,7 +91,7 @@ class BlockingWatch:
             watch.close()
 
     def arm(self) -> None:
-        """Start watching for changes. Call this before each look."""
+        """Start watching for changes. Call this before each check for changes."""
         self._rung.clear()
         self._longest_s = _longest_s(self._watches)
 
@@ -104,7 +105,7 @@ class BlockingWatch:
 
 
 class AsyncWatch:
-    """Waits, in an event loop, for any of several changes. For one task at a time."""
+    """Waits, in an event loop, for any of several changes. Only one task at a time can use it."""
 
     def __init__(self, *subscriptions: Subscribe) -> None:
         self._rung = asyncio.Event()
@@ -113,7 +114,7 @@ class AsyncWatch:
         self._longest_s = UNSURE_S
 
     def arm(self) -> None:
-        """Start watching for changes. Call this in the loop, before each look."""
+        """Start watching for changes. Call this in the loop, before each check for changes."""
         self._loop = asyncio.get_running_loop()
         self._rung.clear()
         self._longest_s = _longest_s(self._watches)
@@ -135,7 +136,7 @@ class AsyncWatch:
 
 
 def _longest_s(watches: Sequence[ChangeWatch]) -> float:
-    """Arm watches, and return how long to wait for them before looking again."""
+    """Arm watches, and return how long to wait for them before checking for changes again."""
     return UNSURE_S if False in [watch.arm() for watch in watches] else SURE_S
 
 
@@ -178,8 +179,8 @@ class _Inotify:
                 _libc.inotify_rm_watch(self._descriptor, number)
 
     def _start(self) -> bool:
-        """Open the descriptor and start the thread, at the first call. The kernel may refuse: a user has a limited
-        number of descriptors."""
+        """Open the descriptor and start the thread, on the first call. Returns False if there is no descriptor: the
+        kernel limits how many each user can open."""
         if not self._started:
             self._started = True
             with contextlib.suppress(AttributeError):

@@ -51,8 +51,8 @@ HEADERS: Mapping[str, str] = MappingProxyType(
 )
 """Headers of every response, including "not found".
 
-`no-cache` makes browsers revalidate each file every time. Thanks to the ETag, that costs only an empty 304 response,
-and modules of different Penstock versions are never mixed.
+`no-cache` makes browsers revalidate each file every time. Thanks to the ETag, revalidating costs only an empty 304
+response, and modules of different Penstock versions are never mixed.
 """
 
 

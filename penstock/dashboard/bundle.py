@@ -1,7 +1,7 @@
 """The browser client as one file: the modules of `static/client`, concatenated.
 
-The small modules are served as one file, which is easy to copy and which a page loads with one request. The only change
-is that the imports between the modules are removed.
+The small modules are served as one file, so that the client is easy to copy and a page loads it with one request. The
+only change is that the imports between the modules are removed.
 """
 
 from __future__ import annotations

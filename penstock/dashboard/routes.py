@@ -1,4 +1,4 @@
-"""`/`, `/assets/...` and `/penstock.js`: the only paths that the dashboard serves."""
+"""Routes for `/`, `/assets/...` and `/penstock.js`, the only paths that the dashboard serves."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def is_file(path: str) -> bool:
 def routes() -> list[BaseRoute]:
     """Return the dashboard's routes, for `runtime` to add to the API's routes.
 
-    Reads the files only when called, so serving them never touches the disk or blocks the event loop.
+    Reads the files once, when called, so serving them never touches the disk or blocks the event loop.
     """
     assets = load()
 
     async def page(request: Request) -> Response:
-        return _answer(request, assets, PAGE)
+        return _asset_response(request, assets, PAGE)
 
     async def asset(request: Request) -> Response:
-        return _answer(request, assets, request.path_params["path"])
+        return _asset_response(request, assets, request.path_params["path"])
 
     async def client(request: Request) -> Response:
-        return _answer(request, assets, request.url.path.removeprefix("/"))
+        return _asset_response(request, assets, request.url.path.removeprefix("/"))
 
     return [
         Route(_PAGE, page, name="dashboard"),
@@ -44,7 +44,7 @@ def routes() -> list[BaseRoute]:
     ]
 
 
-def _answer(request: Request, assets: Mapping[str, Asset], path: str) -> Response:
+def _asset_response(request: Request, assets: Mapping[str, Asset], path: str) -> Response:
     asset = assets.get(path)
     if asset is None:
         return PlainTextResponse("not found", status_code=404, headers=HEADERS)

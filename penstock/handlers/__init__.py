@@ -10,8 +10,8 @@ shards does not depend on their number.
 A key is a string; a key with several fields, as windows, rollups and joins can have, is a JSON array. `inputs`
 evaluates a `where` condition on Arrow batches before events are created, and replaces excluded events with ticks. Rows
 from several streams or partitions run in order of ingest time, and a batch ends where all of these streams or
-partitions have reached the same time (`batches`); the gateway appends ticks to a stream that the others are waiting
-for. `fitting` converts a view's rows to the class as which a handler reads them, and marks deleted rows.
+partitions have reached the same time (`batches`). If one stream holds up the others, the gateway appends ticks to it.
+`fitting` converts a view's rows to the class that a handler reads them as, and marks deleted rows.
 
 All stored state has the shape of the class that it was last written with; the ledger records this shape (`evolution`).
 The ledger also records the shapes of the event classes. When an event class changes, the current state becomes a new

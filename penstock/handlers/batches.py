@@ -77,8 +77,9 @@ def advance(start: Mapping[int, int], ends: Mapping[int, int], rows_max: int) ->
 def batch_stop(
     log: LogReader, stream: str, start: Mapping[int, int], ends: Mapping[int, int], rows_max: int
 ) -> dict[int, int]:
-    """Return the end of a handler's batch from `start`. Like `advance`, but counts rows instead of offsets, so gaps are
-    ignored. If most offsets in the batch have no row, this queries the log for row counts about twenty times."""
+    """Return where a handler's batch that begins at `start` ends. Like `advance`, but counts rows instead of offsets,
+    so gaps are ignored. If most offsets in the batch have no row, this queries the log for row counts about twenty
+    times."""
 
     def rows(stops: Mapping[int, int]) -> int:
         return log.rows_between(stream, start, stops)
@@ -115,7 +116,7 @@ def batch_end(
     stops = {stream: batch_stop(log, stream, start[stream], ends[stream], rows_max) for stream in placed}
     if not _needs_order(placed):
         return stops
-    rows = {stream: _rows(log, stream, start[stream], stops[stream]) for stream in placed}
+    rows = {stream: _row_times(log, stream, start[stream], stops[stream]) for stream in placed}
     complete = [_complete_until(rows[stream], stops[stream], ends[stream]) for stream in placed]
     if None in complete:  # a stream has no new rows, so wait for its next tick
         return {stream: _past_gaps(rows[stream], start[stream], stops[stream]) for stream in placed}
@@ -142,7 +143,7 @@ def steps(
 
 
 def reread_rows(log: LogReader, reading: InputSpec, start: Positions, end: Positions) -> Iterator[ShardRows]:
-    """Yield a handler shard's rows between two positions once more, in pieces to limit memory use."""
+    """Yield a handler shard's rows between two positions again, in pieces, to limit memory use."""
     for first, last in steps(log, reading.placed, start, end, RERUN_ROWS_MAX):
         yield from chunks(log, reading, shard_ranges(reading.placed, reading.shard, first, last))
 
@@ -154,7 +155,7 @@ class _Rows(NamedTuple):
     offsets: Sequence[int]
 
 
-def _rows(log: LogReader, stream: str, start: dict[int, int], end: dict[int, int]) -> dict[int, _Rows]:
+def _row_times(log: LogReader, stream: str, start: dict[int, int], end: dict[int, int]) -> dict[int, _Rows]:
     """Return the rows between two positions, by partition."""
     rows: dict[int, _Rows] = {}
     for partition in end:
@@ -173,7 +174,8 @@ def _first_after(until: int, rows: _Rows, end: int) -> int:
 
 
 def _past_gaps(rows: dict[int, _Rows], start: dict[int, int], stops: dict[int, int]) -> dict[int, int]:
-    """Return the handler's position after skipping the leading offsets without rows. The same rows follow it."""
+    """Return the handler's position after skipping the leading offsets without rows. The same rows follow as from
+    `start`."""
     return {
         partition: mine.offsets[0] if mine.offsets else max(start[partition], stops[partition])
         for partition, mine in rows.items()

@@ -39,7 +39,7 @@ class HandlerLedgerEntry(msgspec.Struct, frozen=True):
 
     `origin` is the position where the handler's first batch began, and `count` is the number of shards; `shards`
     contains only shards with state. `shape` is the format of the state. `generation` names the location of the state,
-    and increases when all state is replaced at once. `inputs` maps each stream to the shape of the class with which its
+    and increases when all state is replaced at once. `inputs` maps each stream to the shape of the class with which the
     events since `origin` were read; it is None in older ledgers. `padded` means that the Decimals in these events were
     padded to the full scale of their column, as in older ledgers. `intended` is the end of the batch after `entry`, set
     once that batch has begun to have an effect: from then on, the batch must cover exactly that range.
@@ -68,15 +68,16 @@ class HandlerLedgerEntry(msgspec.Struct, frozen=True):
 
 
 class StreamOutput(NamedTuple):
-    """The events that a batch emits to one stream: for each partition, record batches that are the same in each run of
-    the batch. They can be read only once, while they are appended."""
+    """The events that a batch emits to one stream: for each partition, record batches that are identical whenever the
+    batch runs again. They can be read only once, while they are appended."""
 
     stream: str
     partitions: Iterable[tuple[int, Iterable[pa.RecordBatch]]]
 
 
 class ChangedRows(NamedTuple):
-    """The last row of each key that a batch changes in the handler's view, and the keys of the rows that it deletes."""
+    """The last row for each key that a batch changes in the handler's view, and the keys of the rows that the batch
+    deletes."""
 
     upserts: pa.Table
     deletes: pa.Table
@@ -120,8 +121,8 @@ class ShardStore(Protocol):
     """The durable state of one handler shard. Only one process writes it at a time."""
 
     def write_delta(self, version: int, base: int, changes: ShardChanges, digest: int) -> int:
-        """Make a batch's changes to a shard's version `base` durable, and return their size in bytes. The delta takes
-        effect once the ledger contains `version`; until then it can be rewritten."""
+        """Make durable the changes that a batch makes to version `base` of a shard, and return their size in bytes. The
+        delta takes effect once the ledger contains `version`; until then it can be rewritten."""
 
     def write_snapshot(self, version: int, shard: Shard, start: Positions) -> int:
         """Write a full snapshot of a shard at a committed version; it is durable on return. Returns the size in bytes.

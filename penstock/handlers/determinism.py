@@ -40,7 +40,7 @@ class DeterminismResult(NamedTuple):
         if self.failed == self.events:
             return f"{name}: NOT TESTED: it raised on all {what}, first with {self.first_error}"
         raised = f"; it raised on {self.failed:,} of them, first with {self.first_error}" if self.failed else ""
-        return f"{name}: {what}, twice, no difference{raised}"
+        return f"{name}: ran twice on {what}, no difference{raised}"
 
 
 def compare(handler: Handler, kind: str, one: Iterable[bytes], two: Iterable[bytes]) -> DeterminismResult:
@@ -48,58 +48,58 @@ def compare(handler: Handler, kind: str, one: Iterable[bytes], two: Iterable[byt
     (`Rehearsal.steps`), which are read one at a time."""
     result = DeterminismResult(handler, kind)
     for mine, other in zip_longest(one, two, fillvalue=b""):
-        step = _decode(mine or other)
+        step = _decode_step(mine or other)
         result = result._replace(
             events=result.events + (step.event is not None),
             failed=result.failed + step.failed,
             first_error=result.first_error or "".join(step.errors[:1]),
         )
         if mine != other and result.difference is None:
-            result = result._replace(difference=_difference(_decode(mine), _decode(other)))
+            result = result._replace(difference=_difference(_decode_step(mine), _decode_step(other)))
     return result
 
 
-def _decode(line: bytes) -> RehearsalStep:
+def _decode_step(line: bytes) -> RehearsalStep:
     return msgspec.json.decode(line, type=RehearsalStep) if line else RehearsalStep("", None, None, {}, [], [], False)
 
 
 def _difference(one: RehearsalStep, two: RehearsalStep) -> str:
     """Describe the first step after which two runs of a handler differ, and the differences."""
-    step = one if one != _decode(b"") else two
+    step = one if one != _decode_step(b"") else two
     what = f"event {step.position} {step.event}" if step.event is not None else f"tick {step.position}"
-    differences = [*_states(one, two), *_emitted(one, two), *_errors(one, two)]
+    differences = [*_state_differences(one, two), *_emitted_differences(one, two), *_error_differences(one, two)]
     more = [f"and {len(differences) - PARTS_MAX} more"] if len(differences) > PARTS_MAX else []
     where = what if step.position else "the last event, as time passes and timers are due"
     return f"two runs differ after {where}: {'; '.join((*differences[:PARTS_MAX], *more))}"
 
 
-def _states(one: RehearsalStep, two: RehearsalStep) -> Iterator[str]:
+def _state_differences(one: RehearsalStep, two: RehearsalStep) -> Iterator[str]:
     for key in sorted(one.states.keys() | two.states.keys()):
         mine, other = one.states.get(key), two.states.get(key)
         if mine is None or other is None:
             if (key in one.states, mine) != (key in two.states, other):
-                yield f"key {key!r}, state is {both(_whole(one, key), _whole(two, key))}"
+                yield f"key {key!r}, state is {both(_whole_state(one, key), _whole_state(two, key))}"
             continue
         for name in dict.fromkeys((*mine, *other)):
             if mine.get(name) != other.get(name):
                 yield f"key {key!r}, state.{name} is {both(mine.get(name), other.get(name))}"
 
 
-def _whole(step: RehearsalStep, key: str) -> str:
+def _whole_state(step: RehearsalStep, key: str) -> str:
     state = step.states.get(key, {})
     if state is None:
         return "the initial one"
     return ", ".join(f"{name}={value}" for name, value in state.items()) or "unchanged"
 
 
-def _emitted(one: RehearsalStep, two: RehearsalStep) -> Iterator[str]:
+def _emitted_differences(one: RehearsalStep, two: RehearsalStep) -> Iterator[str]:
     for number, (mine, other) in enumerate(zip_longest(one.emitted, two.emitted)):
         if mine != other:
             texts = [f"{event[0]} {event[2]}" if event is not None else None for event in (mine, other)]
             yield f"key {(mine or other)[1]!r}, emitted event {number + 1} is {both(*texts)}"
 
 
-def _errors(one: RehearsalStep, two: RehearsalStep) -> Iterator[str]:
+def _error_differences(one: RehearsalStep, two: RehearsalStep) -> Iterator[str]:
     if one.errors != two.errors:
         key = f"key {one.key!r}, " if one.key is not None else ""
         yield f"{key}it raised {both('; '.join(one.errors) or None, '; '.join(two.errors) or None)}"
@@ -110,9 +110,11 @@ def both(one: str | None, two: str | None) -> str:
     difference begins."""
     first = next((at for at, (a, b) in enumerate(zip(one or "", two or "", strict=False)) if a != b), 0)
     start = max(0, first - SHOWN_BEFORE) if max(len(one or ""), len(two or "")) > SHOWN_CHARS else 0
-    shown = ("nothing" if text is None else ("..." if start else "") + _cut(text[start:]) for text in (one, two))
+    shown = (
+        "nothing" if text is None else ("..." if start else "") + _cut_difference(text[start:]) for text in (one, two)
+    )
     return " in one run and ".join(shown) + " in the other"
 
 
-def _cut(text: str) -> str:
+def _cut_difference(text: str) -> str:
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."

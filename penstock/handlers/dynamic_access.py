@@ -1,5 +1,5 @@
-"""Rules that find code that reaches values by names which are computed at run time, as `eval` does. A fingerprint does
-not cover such values."""
+"""Rules for finding code that accesses values by names computed at run time, as `eval` does. A fingerprint does not
+cover such values."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ _ATTRIBUTES = {"__globals__", "f_globals"}
 
 
 def dynamic_access(piece: ast.AST, names: Names) -> Iterator[Suspect]:
-    """Yield each use of a function that reaches values that the code does not name.
+    """Yield each use of a function that accesses values that the code does not name.
 
-    `getattr`, `vars` and `locals` are not reported, because the module or object that they are applied to is compared
-    as a whole.
+    `getattr`, `vars` and `locals` are not reported, because the module or object passed to them is compared as a whole.
     """
     if isinstance(piece, ast.expr) and not isinstance(piece, ast.Lambda | ast.Attribute | ast.Name):
         return  # the value of a constant is compared, however it was computed
@@ -29,8 +28,8 @@ def dynamic_access(piece: ast.AST, names: Names) -> Iterator[Suspect]:
         elif isinstance(node, ast.Attribute | ast.Name):
             name = names.dotted(node)
             if name in _FUNCTIONS:
-                yield Suspect(node.lineno, _shown(name))
+                yield Suspect(node.lineno, _shown_access(name))
 
 
-def _shown(name: str) -> str:
+def _shown_access(name: str) -> str:
     return name if name == "sys.modules" else f"{name.removeprefix('builtins.')}()"

@@ -1,7 +1,7 @@
 """The migration of a handler's state when its class changes.
 
 All stored state has the shape of the class that it was last written with. When the class has changed, the next start
-migrates either all of the state or none of it: records stay canonical, and a digest is the same as if every key had
+migrates either all of the state or none of it. So records stay canonical, and a digest is the same as if every key had
 been written with the new class.
 """
 
@@ -19,8 +19,8 @@ from penstock.handlers.shard import HASH_BYTES, Codec, KeyState, Shard, ShardCha
 
 
 def misfit(old: Shape, state: type[State]) -> str | None:
-    """Return why a handler's state with the old shape cannot be migrated to the class, and the fix, or None if it
-    can."""
+    """Return why a handler's state with the old shape cannot be migrated to the class, with the fix, or None if the
+    state can be migrated."""
     new, name = shape_of(state), state.__name__
     if old.version > new.version:
         return f"its state has version {old.version}, but {name} has version {new.version}: run the newer code"
@@ -32,12 +32,12 @@ def misfit(old: Shape, state: type[State]) -> str | None:
             continue
         called = state.__renamed__.get(field, field)
         if called in taken:
-            return f"its state has both {taken[called]!r} and {field!r}, and {name}.{called} can only be one of them"
+            return f"its state has both {taken[called]!r} and {field!r}, but {name}.{called} can only be one of them"
         taken[called] = field
         if called not in new.fields:
             return (
-                f"its state has a field {field!r} and {name} does not: drop or rename it, with "
-                f"dropped=[{field!r}] or renamed={{{field!r}: NEW_NAME}} in the statement `class {name}(...)`"
+                f"its state has a field {field!r}, but {name} does not: rename or drop it, with "
+                f"renamed={{{field!r}: NEW_NAME}} or dropped=[{field!r}] in the statement `class {name}(...)`"
             )
         if called == DECLARED and kind != new.fields[called]:
             return (
@@ -76,7 +76,7 @@ class Carrier:
     def record(self, key: str, record: bytes) -> bytes | None:
         values, timers = self._decode(record[HASH_BYTES:])
         try:
-            entry = self._typed(self._encode((self._fields(values), timers)))
+            entry = self._typed(self._encode((self._migrated_fields(values), timers)))
             return self._codec.seal(key, entry, None)
         except Exception as error:
             raise DeclarationError(
@@ -85,7 +85,7 @@ class Carrier:
                 "Nothing was changed"
             ) from error
 
-    def _fields(self, values: dict[str, Any]) -> dict[str, Any]:
+    def _migrated_fields(self, values: dict[str, Any]) -> dict[str, Any]:
         migrate = migrate_of(self._state)
         if migrate is not None:
             for version in range(self._old.version, self._state.__state_version__):

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.app.app import App
-from penstock.app.graph import Problem
+from penstock.app.check import Problem
 from penstock.core.columns import CHANGE_COLUMN, DELETE
 from penstock.core.schema import DECIMAL_DIGITS, DECIMAL_SCALE, KIND_GONE, Event, event_schema, shown
 

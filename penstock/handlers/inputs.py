@@ -45,9 +45,10 @@ class OffsetRange(NamedTuple):
 class InputSpec:
     """Parameters for reading a handler's streams for one of its shards.
 
-    For each stream, this contains the event class, the key fields, whether the stream is partitioned like the handler
-    (`placed`), the filter if there is a condition, and the class for a view's deleted rows (`gone`). If a stream is
-    partitioned differently, a shard reads all of its partitions and keeps the rows with its own keys.
+    For each stream, they contain the event class, the key fields, and whether the stream is partitioned like the
+    handler (`placed`). They also contain the filter, if there is a condition, and the class for a view's deleted rows
+    (`gone`). If a stream is partitioned differently, a shard reads all of its partitions and keeps the rows with its
+    own keys.
     """
 
     classes: Mapping[str, type[Event]]
@@ -99,7 +100,7 @@ def read_inputs(log: LogReader, reading: InputSpec, ranges: Sequence[OffsetRange
     order: Sequence[int] = range(len(times))
     if len(ranges) > 1:
         order = sorted(order, key=times.__getitem__)
-        keys, events, times = _picks(keys, order), _picks(events, order), _picks(times, order)
+        keys, events, times = _picked_values(keys, order), _picked_values(events, order), _picked_values(times, order)
 
     def find(row: int) -> tuple[_Piece, int]:
         number = bisect_right(ends, order[row])
@@ -172,19 +173,19 @@ def recut(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBat
     for batch in batches:
         rest = batch
         while rest.num_rows >= missing:
-            yield _joined([*held, rest.slice(0, missing)])
+            yield _joined_input([*held, rest.slice(0, missing)])
             rest, held, missing = rest.slice(missing), [], size
         if rest.num_rows:
             held, missing = [*held, rest], missing - rest.num_rows
     if held:
-        yield _joined(held)
+        yield _joined_input(held)
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _joined_input(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def _picks(column: list[T], rows: Sequence[int]) -> list[T]:
+def _picked_values(column: list[T], rows: Sequence[int]) -> list[T]:
     return [column[row] for row in rows]
 
 
@@ -202,24 +203,26 @@ def _piece(batch: pa.RecordBatch, cls: type[Event], reading: InputSpec, source: 
         batch = fitted(batch, cls)
     key = reading.keys[source.stream]
     if not reading.placed[source.stream]:
-        rows = _picked(batch, cls, key, reading)
+        rows = _shard_rows(batch, cls, key, reading)
         batch, offsets = batch.take(pa.array(rows, pa.int64())), array("q", [offsets[row] for row in rows])
     kinds = row_kinds(batch, reading.filters.get(source.stream))
-    if _has_others(kinds):
-        keys, codes = coded(_spread(kinds, _texts(_but_ticks(batch, kinds), cls, key), KIND_EVENT, KIND_GONE))
-        events = _events(batch, kinds, cls, reading.gone.get(source.stream))
+    if _has_non_events(kinds):
+        keys, codes = coded(
+            _spread_by_kind(kinds, _key_texts(_without_ticks(batch, kinds), cls, key), KIND_EVENT, KIND_GONE)
+        )
+        events = _input_events(batch, kinds, cls, reading.gone.get(source.stream))
         return _Piece(source, offsets, batch, keys, codes, events)
     keys, codes = _coded_keys(batch, cls, key)
     return _Piece(source, offsets, batch, keys, codes, iterate_events(cls, batch))
 
 
-def _events(batch: pa.RecordBatch, kinds: pa.Array, cls: type[Event], gone: type[Event] | None) -> list[Any]:
+def _input_events(batch: pa.RecordBatch, kinds: pa.Array, cls: type[Event], gone: type[Event] | None) -> list[Any]:
     """Return the handler's event for each row in a mixed batch: None for ticks, and None for deleted rows unless there
     is a class for them."""
-    events = _spread(kinds, iterate_events(cls, batch.filter(pc.equal(kinds, KIND_EVENT))), KIND_EVENT)
+    events = _spread_by_kind(kinds, iterate_events(cls, batch.filter(pc.equal(kinds, KIND_EVENT))), KIND_EVENT)
     if gone is None:
         return events
-    left = _spread(kinds, iterate_events(gone, batch.filter(pc.equal(kinds, KIND_GONE))), KIND_GONE)
+    left = _spread_by_kind(kinds, iterate_events(gone, batch.filter(pc.equal(kinds, KIND_GONE))), KIND_GONE)
     return [event if event is not None else other for event, other in zip(events, left, strict=True)]
 
 
@@ -227,18 +230,18 @@ def _coded_keys(
     batch: pa.RecordBatch, cls: type[Event], key: tuple[str, ...]
 ) -> tuple[Sequence[str | None], Sequence[int]]:
     """Return a handler's keys as `coded` does. String keys are encoded by Arrow, which takes a third of the time."""
-    if len(key) > 1 or _base(cls, key[0]) is not str:
-        return coded(_texts(batch, cls, key))
+    if len(key) > 1 or _key_field_type(cls, key[0]) is not str:
+        return coded(_key_texts(batch, cls, key))
     keys = batch.column(key[0]).dictionary_encode(null_encoding="encode")
     return keys.dictionary.to_pylist(), packed("i", keys.indices)
 
 
-def _texts(batch: pa.RecordBatch, cls: type[Event], key: tuple[str, ...]) -> Iterable[str | None]:
+def _key_texts(batch: pa.RecordBatch, cls: type[Event], key: tuple[str, ...]) -> Iterable[str | None]:
     columns = [values(cls, name, batch) for name in key]
     return map(key_part, columns[0]) if len(columns) == 1 else map(key_text, zip(*columns, strict=True))
 
 
-def _base(cls: type[Event], name: str) -> Any:
+def _key_field_type(cls: type[Event], name: str) -> Any:
     return next(field.base for field in fields(cls) if field.name == name)
 
 
@@ -251,24 +254,26 @@ def row_kinds(batch: pa.RecordBatch, chosen: Filter | None) -> pa.Array:
     return pc.if_else(taken, kinds, pa.scalar(KIND_TICK, kinds.type))
 
 
-def _spread(kinds: pa.Array, values: Iterable[Any], *wanted: int) -> list[Any]:
-    """Assign the values in order to the rows of the wanted kinds; all other rows get None."""
+def _spread_by_kind(kinds: pa.Array, values: Iterable[Any], *wanted: int) -> list[Any]:
+    """Assign the values, in order, to the rows of the wanted kinds; all other rows get None."""
     following = iter(values)
     return [next(following) if kind in wanted else None for kind in kinds.to_pylist()]
 
 
-def _has_others(kinds: pa.Array) -> bool:
-    """Return whether any row is not an event, but a tick or a view's deleted row, which has a key but no event."""
+def _has_non_events(kinds: pa.Array) -> bool:
+    """Return whether any row is not an event: a tick, or a deleted row of a view, which has a key but no event."""
     return bool(pc.any(pc.not_equal(kinds, KIND_EVENT)).as_py())
 
 
-def _but_ticks(batch: pa.RecordBatch, kinds: pa.Array) -> pa.RecordBatch:
+def _without_ticks(batch: pa.RecordBatch, kinds: pa.Array) -> pa.RecordBatch:
     return batch.filter(pc.not_equal(kinds, KIND_TICK))
 
 
-def _picked(batch: pa.RecordBatch, cls: type[Event], key: tuple[str, ...], reading: InputSpec) -> list[int]:
+def _shard_rows(batch: pa.RecordBatch, cls: type[Event], key: tuple[str, ...], reading: InputSpec) -> list[int]:
     """Return the numbers of the rows that are ticks or have keys that belong to the shard."""
     kinds = batch.column("_kind")
-    texts = _texts(_but_ticks(batch, kinds), cls, key)
+    texts = _key_texts(_without_ticks(batch, kinds), cls, key)
     belongs = [partition_of(text, reading.shards) == reading.shard for text in texts]
-    return [row for row, mine in enumerate(_spread(kinds, belongs, KIND_EVENT, KIND_GONE)) if mine is None or mine]
+    return [
+        row for row, mine in enumerate(_spread_by_kind(kinds, belongs, KIND_EVENT, KIND_GONE)) if mine is None or mine
+    ]

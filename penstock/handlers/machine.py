@@ -6,8 +6,8 @@ two batches, state is stored as encoded bytes, which are decoded when a key is f
 same values in any process, and batch boundaries make no difference.
 
 A batch is first run optimistically. If a key causes trouble (the handler raises, or stores a value that does not fit
-its type), the batch is run again with that key handled carefully: its state is copied before each event, so the effects
-of an event that fails can be undone. The result is the same as if every key had been handled carefully.
+its type), the batch is run again with that key handled carefully. Its state is then copied before each event, so the
+effects of an event that fails can be undone. The result is the same as if every key had been handled carefully.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from penstock.handlers.rows import NO_ROWS, Inputs, LogPosition, ShardRows
 from penstock.handlers.shard import ENTRY_BYTES, NEVER, Codec, KeyState, Shard, ShardChanges
 
 HELD_BYTES_MAX = 256 * 1024 * 1024
-"""A pass ends early, at the end of a piece, when it holds about this much memory. Below this limit, each key is decoded
-and sealed only once per batch. For a key that occurs once, decoding and sealing take most of the time."""
+"""Approximate memory use, in bytes, at which a pass ends early, at the end of a piece. Below this limit, each key is
+decoded and sealed only once per batch. For a key that occurs once, decoding and sealing take most of the time."""
 STATE_RATIO, EMITTED_BYTES = 2, 500
 """The size of a key's state in memory relative to its record, and the approximate size of an emitted event."""
 CAREFUL_KEYS_MAX = 1_000
@@ -141,7 +141,7 @@ class _Output:
         takes a third of the time per event."""
         twins: list[Any] = msgspec.convert(events, self._strict, from_attributes=True)
         if self._has_decimals and any(map(unfit_decimal, twins)):
-            raise ValueError("a decimal has more digits than its column")
+            raise ValueError("a decimal has more digits than its column allows")
         return twins
 
 
@@ -172,10 +172,10 @@ class _Context:
 
     @property
     def now(self) -> datetime:
-        return from_micros(self._time)
+        return from_micros(self._now_us)
 
     @property
-    def _time(self) -> int:
+    def _now_us(self) -> int:
         return self._timer.due if self._timer is not None else self._attempt.inputs.times[self._row]
 
     @property
@@ -298,7 +298,7 @@ class _Attempt:
         return [None if (entry := live.get(key)) is None else entry.state for key in keys]
 
     def _enter(self, keys: list[str]) -> None:
-        """Decode the handler's state of keys that are used for the first time."""
+        """Decode the state of keys that this pass uses for the first time."""
         records = list(map(self.shard.records.get, keys))
         self._decoded += sum(len(record) for record in records if record is not None)
         self._before.update(zip(keys, records, strict=True))
@@ -309,16 +309,16 @@ class _Attempt:
         if key is None and event is None:
             self.events -= 1
         elif key is None:
-            self._fail(ValueError(f"the event has no {self._missing(event)}"), (event,))
+            self._add_failure(ValueError(f"the event has no {self._missing_key_fields(event)}"), (event,))
         elif key in self.careful:
-            self._with_care(self._entry(key), self.handler.function, event)
+            self._with_care(self._key_state(key), self.handler.function, event)
 
-    def _missing(self, event: Any) -> str:
+    def _missing_key_fields(self, event: Any) -> str:
         """Return the names of the key fields that are None in an event, separated by commas."""
         names = self.handler.key_of(self.inputs.position(self._context._row).stream)
         return ", ".join(name for name in names if getattr(event, name) is None)
 
-    def _entry(self, key: str) -> KeyState[Any]:
+    def _key_state(self, key: str) -> KeyState[Any]:
         held = self._cared if key in self.careful else self._live
         entry = held.get(key)
         if entry is None:
@@ -337,17 +337,17 @@ class _Attempt:
         """Add an event that the handler emits. It is checked later, in `_check`, unless the handler could still modify
         it."""
         output = self.machine.output(event)
-        self._add(output, output.taken(event) if output.shares else event)
+        self._add_emitted(output, output.taken(event) if output.shares else event)
 
     def _emit_checked(self, event: Any) -> None:
         output = self.machine.output(event)
-        self._add(output, output.taken(event))
+        self._add_emitted(output, output.taken(event))
 
-    def _add(self, output: _Output, event: Any) -> None:
+    def _add_emitted(self, output: _Output, event: Any) -> None:
         context, emitted = self._context, self.emitted
         cause = context._cause
         number = emitted[-1].number + 1 if emitted and emitted[-1].cause == cause else 0
-        emitted.append(Emitted(output.number, cause, number, context.key, context._time, event))
+        emitted.append(Emitted(output.number, cause, number, context.key, context._now_us, event))
 
     def _check(self) -> None:
         """Check the events emitted since the last call. If a value does not fit its type, its key has caused
@@ -378,10 +378,10 @@ class _Attempt:
         except (Exception, SystemExit) as error:
             del self.emitted[emitted:]
             after = before
-            self._fail(error, given)
+            self._add_failure(error, given)
         entry.state, entry.timers = after.state, after.timers
 
-    def _fail(self, error: BaseException, given: tuple[Any, ...]) -> None:
+    def _add_failure(self, error: BaseException, given: tuple[Any, ...]) -> None:
         context = self._context
         position = self.inputs.position(context._row) if given else LogPosition("", 0, -1, -1)
         shown = msgspec.json.encode(given[0], enc_hook=str).decode() if given else context._cause
@@ -395,14 +395,14 @@ class _Attempt:
             traceback=text[-TEXT_CHARS_MAX:],
             event=shown[:TEXT_CHARS_MAX],
         )
-        self.failures.append(Failure(f"{context._cause}/failed", context.key, context._time, failed))
+        self.failures.append(Failure(f"{context._cause}/failed", context.key, context._now_us, failed))
 
     def set_timer(self, context: _Context, name: str, at: datetime | None) -> None:
         if name not in self.handler.timers:
             raise LookupError(
                 f"the handler has no timer {name!r}; declare it with @{self.handler.name}.timer({name!r})"
             )
-        entry = self._entry(context.key)
+        entry = self._key_state(context.key)
         timers = entry.timers = {} if entry.timers is None else entry.timers
         if at is None:
             timers.pop(name, None)
@@ -412,18 +412,18 @@ class _Attempt:
             raise ValueError("a timer that is set by another timer must be due later than that timer")
         timers[name] = due
         if context._timer is None:  # otherwise the caller looks for the next timer
-            self._expect(due, context.key)
+            self._expect_timer(due, context.key)
 
-    def _expect(self, due: int, key: str) -> None:
+    def _expect_timer(self, due: int, key: str) -> None:
         if due <= self._end:
             heappush(self._queue, (due, key))
             if due < self._due:
                 self._find_due()
 
     def _look_ahead(self, time: int) -> None:
-        """Queue the shard's timers that are due by `time`, and the timers due within an equally long interval after it.
-        This way the shard is queried only a few times for all pieces, and seldom returns many more timers than will
-        fire."""
+        """Queue the shard's timers that are due by `time`, and those due in the next interval after it, which is as
+        long as the interval from the shard's log time to `time`. This way, the shard is queried only a few times for
+        all pieces, and seldom returns many more timers than will fire."""
         horizon = min(self._end, 2 * time - self.shard.time)
         self._queue += (timer for timer in self.shard.due_until(horizon) if timer[0] > self._horizon)
         heapify(self._queue)
@@ -442,15 +442,15 @@ class _Attempt:
             due, key = heappop(self._queue)
             if key in self.trouble:
                 continue
-            entry = self._entry(key)
+            entry = self._key_state(key)
             if entry.next_due() != due:
                 continue
             name = entry.take_due()
             context._timer = _Timer(key, name, due)
-            self._call_aside(entry, self.handler.timers.get(name, _undeclared))
+            self._call_aside(entry, self.handler.timers.get(name, _undeclared_timer))
             following = entry.next_due()
             if following is not None:
-                self._expect(following, key)
+                self._expect_timer(following, key)
         context._timer = None
         self._find_due()
 
@@ -494,5 +494,5 @@ class _Attempt:
         return Effects(changes, self.emitted, self.failures, self.events)
 
 
-def _undeclared(*_: Any) -> tuple[()]:
+def _undeclared_timer(*_: Any) -> tuple[()]:
     raise LookupError("the function of this timer is no longer declared")

@@ -1,9 +1,9 @@
 """Static detection of handlers that are not deterministic because they use the clock, random numbers, files, or the
 order of sets.
 
-It reads each handler's function, timer functions and state class, the `migrate` methods of states and events, and the
-functions, classes, methods (matched by name) and constants that they use in the same file. It does not read functions
-in other files. `penstock check --determinism` also runs the handlers, which finds more problems.
+It reads each handler's function, timer functions and state class, and the `migrate` methods of states and events. It
+also reads the functions, classes, methods (matched by name) and constants that these use in the same file. It does not
+read functions in other files. `penstock check --determinism` also runs the handlers, which finds more problems.
 
 `findings` applies the same rules, or others, to a single function, such as a Python function in a view's query.
 """
@@ -72,7 +72,7 @@ class _File:
 @dataclass(frozen=True)
 class _Piece:
     """Code to read: a function, a class or a constant. `title` names the piece if it is not the handler itself. `outer`
-    contains the names that have a different meaning than in the file."""
+    contains the names whose meaning differs from that in the file."""
 
     node: ast.AST
     title: str = ""
@@ -111,10 +111,10 @@ def impurities(app: App) -> list[Impurity]:
     handlers: dict[_Found, dict[str, None]] = {}
     streams: dict[_Found, dict[str, None]] = {}
     for handler in app.handlers:
-        for finding in _of_handler(handler):
+        for finding in _findings_in_handler(handler):
             handlers.setdefault(finding, {})[handler.name] = None
     for stream in (*app.streams, *app.outputs):
-        for finding in _of_migrate(stream.event):
+        for finding in _findings_in_migrate(stream.event):
             streams.setdefault(finding, {})[stream.name] = None
             readers = (reader.name for reader in app.handlers if stream.name in reader.reads)
             handlers.setdefault(finding, {}).update(dict.fromkeys(readers))
@@ -124,36 +124,36 @@ def impurities(app: App) -> list[Impurity]:
     ]
 
 
-def _of_handler(handler: Handler) -> Iterator[_Found]:
+def _findings_in_handler(handler: Handler) -> Iterator[_Found]:
     for given in (*handler.written, handler.state):
-        yield from _of(given)
-    yield from _of_migrate(handler.state)
+        yield from _findings_in(given)
+    yield from _findings_in_migrate(handler.state)
 
 
-def _of_migrate(cls: type) -> Iterator[_Found]:
+def _findings_in_migrate(cls: type) -> Iterator[_Found]:
     migrate = migrate_of(cls)
     if migrate is not None and hasattr(migrate, "__code__"):
-        yield from _of(migrate, f"in {cls.__name__}.migrate(): ")
+        yield from _findings_in(migrate, f"in {cls.__name__}.migrate(): ")
 
 
 def findings(function: Any, rule: Rule = suspects) -> Iterator[_Found]:
     """Yield the findings of a rule in a function or class, and in everything that it uses in its file. Yields nothing
     if the source is not available."""
-    yield from _of(function, rule=rule)
+    yield from _findings_in(function, rule=rule)
 
 
-def _of(given: Any, title: str = "", rule: Rule = suspects) -> Iterator[_Found]:
-    file, node = _source(given)
+def _findings_in(given: Any, title: str = "", rule: Rule = suspects) -> Iterator[_Found]:
+    file, node = _handler_source(given)
     if file is None or node is None:
         return
     function = inspect.unwrap(given)
-    shadowed = _shadowed(function, file)
-    for piece in _reachable(file, _Piece(node, outer=shadowed | _enclosing(function, file)), shadowed):
+    shadowed = _shadowed_builtins(function, file)
+    for piece in _reachable(file, _Piece(node, outer=shadowed | _enclosing_variables(function, file)), shadowed):
         for line, message in dict.fromkeys(_suspects_in(file, piece, rule)):
             yield file.path, line, f"{piece.title or title}{message}"
 
 
-def _shadowed(given: Any, file: _File) -> frozenset[str]:
+def _shadowed_builtins(given: Any, file: _File) -> frozenset[str]:
     """Return the names of built-in functions that mean something else in a function's module, as after `import *`."""
     names = getattr(given, "__globals__", {})
     return frozenset(
@@ -163,21 +163,21 @@ def _shadowed(given: Any, file: _File) -> frozenset[str]:
     )
 
 
-def _enclosing(given: Any, file: _File) -> frozenset[str]:
-    """Return the variables that a function takes from its enclosing functions, except names that those have
-    imported."""
+def _enclosing_variables(given: Any, file: _File) -> frozenset[str]:
+    """Return the variables that a function takes from its enclosing functions, except names that the enclosing
+    functions have imported."""
     code = getattr(given, "__code__", None)
     if code is None:
         return frozenset()
     imported = {
         name
         for name, cell in zip(code.co_freevars, given.__closure__ or (), strict=False)
-        if name in file.imports and _is_importable(cell)
+        if name in file.imports and _is_importable_cell(cell)
     }
     return frozenset(code.co_freevars) - imported
 
 
-def _is_importable(cell: CellType) -> bool:
+def _is_importable_cell(cell: CellType) -> bool:
     try:
         content = cell.cell_contents
     except ValueError:
@@ -186,36 +186,40 @@ def _is_importable(cell: CellType) -> bool:
 
 
 def _suspects_in(file: _File, piece: _Piece, rule: Rule) -> Iterator[tuple[int, str]]:
-    names = _names(file, piece)
+    names = _piece_names(file, piece)
     for body in _bodies(piece.node):
         for suspect in rule(body, names):
             if not piece.is_constant or not suspect.message.endswith((OUTSIDE, ENVIRONMENT, SHARED)):
                 yield suspect  # a constant can come from outside, because it is the same for all events in a run
 
 
-def _source(given: Any) -> tuple[_File | None, ast.AST | None]:
+def _handler_source(given: Any) -> tuple[_File | None, ast.AST | None]:
     """Return the file and the syntax tree of a handler's function or class, or None if its source is not available."""
     given = inspect.unwrap(given)
     try:
         path = inspect.getsourcefile(given)
-        file = _read(path) if path is not None else None
+        file = _parse_file(path) if path is not None else None
     except (TypeError, OSError, SyntaxError, UnicodeDecodeError):
         return None, None
     if file is None or isinstance(given, type):
         return file, file.classes.get(given.__name__) if file is not None else None
-    return file, _node(file.tree, given.__code__)
+    return file, _function_node(file.tree, given.__code__)
 
 
-def _node(tree: ast.Module, code: CodeType) -> FunctionNode | ast.Lambda | None:
+def _function_node(tree: ast.Module, code: CodeType) -> FunctionNode | ast.Lambda | None:
     """Return the function that code was compiled from. If several lambdas are on the same line, possibly nested, return
     the innermost lambda that contains all of the code. A decorated function starts at its first decorator's line."""
     functions = (node for node in ast.walk(tree) if isinstance(node, FunctionNode | ast.Lambda))
-    on_line = [node for node in functions if _line(node) == code.co_firstlineno and _name(node) == code.co_name]
-    around = [node for node in on_line if isinstance(node, ast.Lambda) and _holds(node, code)]
+    on_line = [
+        node
+        for node in functions
+        if _function_line(node) == code.co_firstlineno and _function_name(node) == code.co_name
+    ]
+    around = [node for node in on_line if isinstance(node, ast.Lambda) and _lambda_holds_code(node, code)]
     return next(iter(around[-1:] or on_line), None)
 
 
-def _holds(node: ast.Lambda, code: CodeType) -> bool:
+def _lambda_holds_code(node: ast.Lambda, code: CodeType) -> bool:
     start = node.lineno, node.col_offset
     end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
     return all(
@@ -225,25 +229,25 @@ def _holds(node: ast.Lambda, code: CodeType) -> bool:
     )
 
 
-def _name(node: FunctionNode | ast.Lambda) -> str:
+def _function_name(node: FunctionNode | ast.Lambda) -> str:
     return "<lambda>" if isinstance(node, ast.Lambda) else node.name
 
 
-def _line(node: FunctionNode | ast.Lambda) -> int:
+def _function_line(node: FunctionNode | ast.Lambda) -> int:
     """Return the first line of a function, including its decorators."""
     decorators: Sequence[ast.expr] = () if isinstance(node, ast.Lambda) else node.decorator_list
     return min(node.lineno, *(decorator.lineno for decorator in decorators), node.lineno)
 
 
 @cache
-def _read(path: str) -> _File:
+def _parse_file(path: str) -> _File:
     tree = ast.parse(Path(path).read_text())
     functions = {node.name: node for node in tree.body if isinstance(node, FunctionNode)}
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    return _File(path, tree, _imports(tree), functions, classes, _values(tree))
+    return _File(path, tree, _file_imports(tree), functions, classes, _file_values(tree))
 
 
-def _imports(tree: ast.AST) -> dict[str, str]:
+def _file_imports(tree: ast.AST) -> dict[str, str]:
     """Return the full name of each name imported by a handler's file. This includes imports inside functions: a name
     rarely has two meanings in one file."""
     imports: dict[str, str] = {}
@@ -257,7 +261,7 @@ def _imports(tree: ast.AST) -> dict[str, str]:
     return imports
 
 
-def _values(tree: ast.Module) -> dict[str, ast.expr]:
+def _file_values(tree: ast.Module) -> dict[str, ast.expr]:
     """Return the values that a handler's file assigns at its top level, including inside `if` and `try`."""
     values: dict[str, ast.expr] = {}
     pending: list[ast.stmt] = list(tree.body)
@@ -273,27 +277,27 @@ def _values(tree: ast.Module) -> dict[str, ast.expr]:
 
 def _reachable(file: _File, start: _Piece, outer: frozenset[str] = frozenset()) -> Iterator[_Piece]:
     """Yield a piece, and everything in the file that it uses, directly or indirectly. `outer` contains the names that
-    have a different meaning in the whole file than the file shows."""
+    mean something different throughout the file from what the file itself shows."""
     pieces, seen = [start], {start.node}
     while pieces:
         piece = pieces.pop(0)
         yield piece
-        for following in _used(file, piece):
+        for following in _used_pieces(file, piece):
             if following.node not in seen:
                 seen.add(following.node)
                 pieces.append(replace(following, outer=outer))
 
 
-def _used(file: _File, piece: _Piece) -> Iterator[_Piece]:
-    local, methods = _bound(piece.node) | piece.outer, file.methods
+def _used_pieces(file: _File, piece: _Piece) -> Iterator[_Piece]:
+    local, methods = _bound_names(piece.node) | piece.outer, file.methods
     for child in (inner for body in _bodies(piece.node) for inner in ast.walk(body)):
         if isinstance(child, ast.Attribute):
             yield from (_Piece(method, f"in {child.attr}(): ") for method in methods.get(child.attr, ()))
         elif isinstance(child, ast.Name) and child.id not in local:
-            yield from _declared(file, child.id)
+            yield from _declared_pieces(file, child.id)
 
 
-def _declared(file: _File, name: str) -> Iterator[_Piece]:
+def _declared_pieces(file: _File, name: str) -> Iterator[_Piece]:
     if name in file.functions:
         yield _Piece(file.functions[name], f"in {name}(): ")
     elif name in file.classes:
@@ -317,18 +321,18 @@ def _bodies(node: ast.AST) -> list[ast.AST]:
     return [node]
 
 
-def _names(file: _File, piece: _Piece) -> Names:
+def _piece_names(file: _File, piece: _Piece) -> Names:
     node = piece.node
-    names = Names(file.imports, file.values, file.declared(), _bound(node) | piece.outer)
-    names.sets = _sets(node, names)
-    names.written = _global(node)
+    names = Names(file.imports, file.values, file.declared(), _bound_names(node) | piece.outer)
+    names.sets = _set_names(node, names)
+    names.written = _global_names(node)
     if isinstance(node, FunctionNode):
         pairs = zip(reversed(node.args.args), reversed(node.args.defaults), strict=False)
         names.shared = frozenset(argument.arg for argument, default in pairs if names.is_container(default))
     return names
 
 
-def _bound(node: ast.AST) -> frozenset[str]:
+def _bound_names(node: ast.AST) -> frozenset[str]:
     """Return the names bound within a node of a handler's code, except names declared `global`."""
     names: set[str] = set()
     whole = [node] if isinstance(node, FunctionNode) else _bodies(node)
@@ -339,16 +343,16 @@ def _bound(node: ast.AST) -> frozenset[str]:
             names.add(child.arg)
         elif isinstance(child, FunctionNode | ast.ClassDef | ast.ExceptHandler) and child is not node and child.name:
             names.add(child.name)
-    return frozenset(names - _global(node))
+    return frozenset(names - _global_names(node))
 
 
-def _global(node: ast.AST) -> frozenset[str]:
+def _global_names(node: ast.AST) -> frozenset[str]:
     return frozenset(
         name for statement in ast.walk(node) if isinstance(statement, ast.Global) for name in statement.names
     )
 
 
-def _sets(node: ast.AST, names: Names) -> frozenset[str]:
+def _set_names(node: ast.AST, names: Names) -> frozenset[str]:
     """Return the names in a handler's code that are only ever bound to sets within a node."""
     bound: Counter[str] = Counter()
     sets: Counter[str] = Counter()
@@ -357,16 +361,16 @@ def _sets(node: ast.AST, names: Names) -> frozenset[str]:
             bound[child.id] += 1
         elif isinstance(child, ast.arg):
             bound[child.arg] += 1
-            sets[child.arg] += _says_set(child.annotation)
+            sets[child.arg] += _is_set_annotation(child.annotation)
         elif isinstance(child, ast.Assign):
             sets.update(one.id for one in child.targets if isinstance(one, ast.Name) and names.is_set(child.value))
         elif isinstance(child, ast.AnnAssign) and isinstance(child.target, ast.Name):
-            sets[child.target.id] += _says_set(child.annotation)
+            sets[child.target.id] += _is_set_annotation(child.annotation)
         elif isinstance(child, ast.AugAssign) and isinstance(child.target, ast.Name):
             bound[child.target.id] -= 1  # an augmented assignment does not change the type
     return frozenset(name for name, count in sets.items() if count == bound[name] > 0)
 
 
-def _says_set(annotation: ast.expr | None) -> bool:
+def _is_set_annotation(annotation: ast.expr | None) -> bool:
     base = annotation.value if isinstance(annotation, ast.Subscript) else annotation
     return isinstance(base, ast.Name) and base.id in ("set", "frozenset", "Set", "FrozenSet", "AbstractSet")

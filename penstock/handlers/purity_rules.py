@@ -146,7 +146,7 @@ class Names:
                 isinstance(element, ast.Constant) and isinstance(element.value, int | float) for element in node.elts
             )
         if isinstance(node, ast.BinOp) and isinstance(node.op, SET_OPERATORS):
-            return any(self.is_set(side) or _is_keys(side) for side in (node.left, node.right))
+            return any(self.is_set(side) or _is_dict_view(side) for side in (node.left, node.right))
         if isinstance(node, ast.Call):
             return self._makes_set(node)
         if isinstance(node, ast.IfExp):
@@ -159,42 +159,42 @@ class Names:
         return self.dotted(call.func) in ("builtins.set", "builtins.frozenset")
 
 
-def _is_keys(node: ast.expr) -> bool:
+def _is_dict_view(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("keys", "items")
 
 
 def suspects(piece: ast.AST, names: Names) -> Iterator[Suspect]:
-    """Yield each use in a handler's code of something that may differ between two runs."""
-    yield from _named(piece, names)
-    yield from _ordered(piece, names, False)
-    yield from _written(piece, names)
+    """Yield each place in a handler's code that uses something that may differ between two runs."""
+    yield from _forbidden_uses(piece, names)
+    yield from _order_suspects(piece, names, False)
+    yield from _outside_writes(piece, names)
 
 
-def _named(node: ast.AST, names: Names) -> Iterator[Suspect]:
+def _forbidden_uses(node: ast.AST, names: Names) -> Iterator[Suspect]:
     """Yield uses of forbidden names, whether they are called or passed as values."""
     if isinstance(node, ast.Call):
-        yield from _called(node, names)
+        yield from _forbidden_calls(node, names)
         name = names.dotted(node.func)
         parts = [node.func] if name not in WITHOUT else []
         for part in (*parts, *node.args, *node.keywords):
-            yield from _named(part, names)
+            yield from _forbidden_uses(part, names)
         return
     if isinstance(node, ast.Attribute | ast.Name):
         name = names.dotted(node)
         if name is not None:
-            reason = _reason(name)
-            yield from [Suspect(node.lineno, f"{_shown(name)} {reason}")] if reason is not None else []
+            reason = _forbidden_reason(name)
+            yield from [Suspect(node.lineno, f"{_shown_forbidden_name(name)} {reason}")] if reason is not None else []
             return
     for child in ast.iter_child_nodes(node):
-        yield from _named(child, names)
+        yield from _forbidden_uses(child, names)
 
 
-def _called(call: ast.Call, names: Names) -> Iterator[Suspect]:
+def _forbidden_calls(call: ast.Call, names: Names) -> Iterator[Suspect]:
     name = names.dotted(call.func) or ""
     if name in WITHOUT:
         wanted, reason = WITHOUT[name]
         if len(call.args) + len(call.keywords) < wanted:
-            yield Suspect(call.lineno, f"{_shown(name)} {reason}")
+            yield Suspect(call.lineno, f"{_shown_forbidden_name(name)} {reason}")
     elif isinstance(call.func, ast.Attribute) and call.func.attr == "astimezone" and not call.args:
         if not call.keywords:
             yield Suspect(call.lineno, f"astimezone() {ZONE}")
@@ -205,46 +205,49 @@ def _called(call: ast.Call, names: Names) -> Iterator[Suspect]:
             yield Suspect(call.lineno, f"{call.func.attr}() {OUTSIDE}")
 
 
-def _reason(name: str) -> str | None:
-    """Return the reason why a name is forbidden, or None. The longest entry that equals or contains the name wins."""
+def _forbidden_reason(name: str) -> str | None:
+    """Return the reason why a name is forbidden, or None. The longest entry that equals the name or is a dotted
+    prefix of it decides."""
     if name.startswith(PURE) or name in WITHOUT:
         return None
     fits = [entry for entry in NAMES if name == entry or name.startswith(entry if entry.endswith(".") else f"{entry}.")]
     return NAMES[max(fits, key=len)] if fits else None
 
 
-def _shown(name: str) -> str:
+def _shown_forbidden_name(name: str) -> str:
     return f"{name.removeprefix('builtins.')}()" if name != "os.environ" else name
 
 
-def _ordered(node: ast.AST, names: Names, free: bool) -> Iterator[Suspect]:
-    """Yield uses in a handler's code of the order of a set. `free` means that the consumer of this expression ignores
-    order."""
-    if any(names.is_set(expression) for expression in _iterated(node, names, free)):
+def _order_suspects(node: ast.AST, names: Names, free: bool) -> Iterator[Suspect]:
+    """Yield the places in a handler's code that depend on the order of a set. `free` means that the consumer of this
+    expression ignores order."""
+    if any(names.is_set(expression) for expression in _iterated_in_order(node, names, free)):
         yield Suspect(getattr(node, "lineno", 0), ORDER)
-    free = isinstance(node, ast.Call) and (names.dotted(node.func) in ORDER_FREE or (free and _passes(node, names)))
+    free = isinstance(node, ast.Call) and (
+        names.dotted(node.func) in ORDER_FREE or (free and _passes_on_order(node, names))
+    )
     for child in ast.iter_child_nodes(node):
-        yield from _ordered(child, names, free)
+        yield from _order_suspects(child, names, free)
 
 
-def _passes(call: ast.Call, names: Names) -> bool:
-    """Return whether a call only passes the order of its argument on to its caller."""
+def _passes_on_order(call: ast.Call, names: Names) -> bool:
+    """Return whether a call only passes the order of its argument on to its result."""
     return names.dotted(call.func) in ORDER_TAKING
 
 
-def _iterated(node: ast.AST, names: Names, free: bool) -> Iterator[ast.expr]:
+def _iterated_in_order(node: ast.AST, names: Names, free: bool) -> Iterator[ast.expr]:
     """Yield the expressions that a node iterates over, if the order matters."""
     if isinstance(node, ast.For | ast.AsyncFor):
         yield node.iter
     elif isinstance(node, ast.ListComp | ast.GeneratorExp | ast.DictComp) and not free:
         yield from (generator.iter for generator in node.generators)
     elif isinstance(node, ast.Call) and not free:
-        yield from _taken(node, names)
-    elif isinstance(node, ast.expr | ast.stmt) and _unpacks(node) and not free:
+        yield from _taken_in_order(node, names)
+    elif isinstance(node, ast.expr | ast.stmt) and _unpacks_in_order(node) and not free:
         yield node.value  # type: ignore[union-attr]  # all nodes that unpack have a value
 
 
-def _taken(call: ast.Call, names: Names) -> Iterator[ast.expr]:
+def _taken_in_order(call: ast.Call, names: Names) -> Iterator[ast.expr]:
     """Yield the arguments whose order a call uses. For `pop()`, yield the object it is called on: a set's `pop` removes
     an arbitrary item."""
     method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
@@ -254,7 +257,7 @@ def _taken(call: ast.Call, names: Names) -> Iterator[ast.expr]:
         yield call.func.value
 
 
-def _unpacks(node: ast.AST) -> bool:
+def _unpacks_in_order(node: ast.AST) -> bool:
     """Return whether a node unpacks its value in order: `a, b = value`, `items += value`, `yield from value`, `*value`,
     or a value in an f-string."""
     if isinstance(node, ast.Assign):
@@ -264,7 +267,7 @@ def _unpacks(node: ast.AST) -> bool:
     return isinstance(node, ast.YieldFrom | ast.FormattedValue | ast.Starred)
 
 
-def _written(piece: ast.AST, names: Names) -> Iterator[Suspect]:
+def _outside_writes(piece: ast.AST, names: Names) -> Iterator[Suspect]:
     """Yield changes to objects outside the handler: globals and their parts."""
     counted = {id(node.target) for node in ast.walk(piece) if isinstance(node, ast.AugAssign)}
     for node in ast.walk(piece):
@@ -274,12 +277,12 @@ def _written(piece: ast.AST, names: Names) -> Iterator[Suspect]:
         elif isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
             name = names.outer(node)
         elif isinstance(node, ast.Call):
-            name, reason = _changed(node, names)
+            name, reason = _mutated_by_call(node, names)
         if name is not None:
             yield Suspect(getattr(node, "lineno", 0), f"{name} {reason}")
 
 
-def _changed(call: ast.Call, names: Names) -> tuple[str | None, str]:
+def _mutated_by_call(call: ast.Call, names: Names) -> tuple[str | None, str]:
     """Return the file's own list, dict, set, iterator or random generator that a call changes, and the reason to report
     it."""
     if names.dotted(call.func) == "builtins.next" and call.args and isinstance(call.args[0], ast.Name):

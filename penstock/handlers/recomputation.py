@@ -61,7 +61,7 @@ class Recomputation:
             reading = InputSpec.of(self.handler, self._classes, self.placed, number, self.count)
             stop = own_positions(self.placed, number, end)
             for rows in reread_rows(self.log, reading, self.positions[number], stop):
-                for part in (rows,) if self.key is None else (_only(piece, self.key) for piece in rows.pieces()):
+                for part in (rows,) if self.key is None else (_rows_of_key(piece, self.key) for piece in rows.pieces()):
                     self._take(shard, part, seen)
             self.positions[number] = stop
 
@@ -73,8 +73,8 @@ class Recomputation:
         seen(effects)
 
 
-def _only(rows: Inputs, key: str) -> Inputs:
-    """Return a handler's rows of one key, and the ticks. No other row affects its state."""
+def _rows_of_key(rows: Inputs, key: str) -> Inputs:
+    """Return a handler's rows for one key, and the ticks. No other row affects the state of that key."""
     events = list(rows.events)
     mine = [
         row for row, event in enumerate(events) if rows.key(row) == key or (event is None and rows.key(row) is None)

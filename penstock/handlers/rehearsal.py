@@ -37,9 +37,10 @@ class RehearsalRow(NamedTuple):
 
 
 class RehearsalStep(msgspec.Struct):
-    """The effects of one row: the new states of keys, each as field values in JSON, or None if the key has its initial
-    state; emitted events, as (class, key, event); and the errors that were raised. `failed` is true if the row's own
-    event failed. A tick has no event, and a tick that was added at the end has no position."""
+    """The effects of one row. `states` contains the new states of keys, each as field values in JSON, or None if the
+    key has its initial state. `emitted` contains the emitted events, as (class, key, event), and `errors` the errors
+    that were raised. `failed` is true if the row's own event failed. A tick has no event, and a tick that was added at
+    the end has no position."""
 
     position: str
     event: str | None
@@ -103,10 +104,12 @@ class Rehearsal:
         names = [cls.__name__ for cls in self.handler.emits]
         return RehearsalStep(
             position=row.position.path if row.position.partition >= 0 else "",
-            event=_text(row.event) if row.event is not None else None,
+            event=_recorded_value(row.event) if row.event is not None else None,
             key=key,
             states={key: self._state(record) for key, record in sorted(effects.changes.records.items())},
-            emitted=[(names[emission.output], emission.key, _text(emission.event)) for emission in effects.emitted],
+            emitted=[
+                (names[emission.output], emission.key, _recorded_value(emission.event)) for emission in effects.emitted
+            ],
             errors=[_ADDRESS.sub("0x...", failure.event.error) for failure in effects.failures],
             failed=row.event is not None and any(failure.event.partition >= 0 for failure in effects.failures),
         )
@@ -115,12 +118,12 @@ class Rehearsal:
         if record is None:
             return None
         entry = self.machine.codec.decode(record)
-        fields = {name: _text(getattr(entry.state, name)) for name in entry.state.__struct_fields__}
+        fields = {name: _recorded_value(getattr(entry.state, name)) for name in entry.state.__struct_fields__}
         timers = {name: from_micros(due) for name, due in sorted((entry.timers or {}).items())}
-        return fields | ({"(timers)": _text(timers)} if timers else {})
+        return fields | ({"(timers)": _recorded_value(timers)} if timers else {})
 
 
-def _text(value: Any) -> str:
+def _recorded_value(value: Any) -> str:
     """Return a recorded value as JSON. A long value is shortened and includes a digest, so different values still
     differ."""
     whole = msgspec.json.encode(value, enc_hook=str).decode(errors="replace")

@@ -68,8 +68,8 @@ class Replay:
         return digest_text(sum(int.from_bytes(shard.digest, "little") for shard in self.handled.shards.values()))
 
     def end(self, cursor: str | None) -> Positions:
-        """Return the position at which the replay stops: the cursor's position, where the cursor must belong to the
-        handler's first stream, or else the handler's position."""
+        """Return the position where the replay stops: the cursor's position, or the handler's position if `cursor` is
+        None. The cursor must belong to the handler's first stream."""
         end = source_positions(self.handled.end)
         if cursor is None:
             return end
@@ -87,8 +87,8 @@ class Replay:
         key: str | None = None,
         latest: bool = False,
     ) -> Recomputation:
-        """Return a run of the app's handler, or of a handler in a `changed` app, that starts at the handler's beginning
-        or, with `latest`, at its last snapshot before `end`. With `key`, only that key is run."""
+        """Return a run of the app's handler, or of a handler in a `changed` app. It starts at the handler's beginning
+        or, with `latest`, at the last snapshot before `end`. With `key`, only that key is run."""
         app, log = changed or AppLog(self.app, self.log)
         recomputation = Recomputation(app, handler, log, self.settings, key=key)
         carry = self._carry(handler)
@@ -102,7 +102,7 @@ class Replay:
         known = self.handled.shards.get(number)
         if latest and known is not None:
             for shard, position in store.snapshots(known.version):
-                if _is_before(position, end):
+                if _position_is_before(position, end):
                     return shard, position
         return store.origin(), source_positions(self.handled.origin)
 
@@ -117,7 +117,7 @@ class Replay:
         return Carrier(handler.state, self.handled.shape).shard
 
     def require_verifiable(self) -> None:
-        """Raise an error if the handler has run with different event classes than those of the current code, because
+        """Raise an error if the handler has run with event classes that differ from those in the current code, because
         the results could not be compared."""
         known, declared = self.handled.inputs or {}, input_shapes(self.app, self.handler)
         other = [name for name, shape in declared.items() if name in known and known[name] != shape]
@@ -136,19 +136,19 @@ class Replay:
 
     def require_comparable(self, changed: Handler) -> None:
         """Raise an error if a changed handler has different inputs or keys from the original."""
-        if _read_by(changed) != _read_by(self.handler):
+        if _replayed_inputs(changed) != _replayed_inputs(self.handler):
             raise DeclarationError(
                 f"{changed.where}: handler {changed.name}: the changed handler reads different streams, or uses a "
                 f"different key"
             )
 
 
-def _read_by(handler: Handler) -> dict[str, tuple[str, ...]]:
+def _replayed_inputs(handler: Handler) -> dict[str, tuple[str, ...]]:
     """Return the inputs of a handler, each with the key fields."""
     return {name: handler.key_of(name) for name in handler.inputs}
 
 
-def _is_before(position: Positions, end: Positions) -> bool:
+def _position_is_before(position: Positions, end: Positions) -> bool:
     return all(
         at <= end[stream][partition] for stream, offsets in position.items() for partition, at in offsets.items()
     )
@@ -157,7 +157,7 @@ def _is_before(position: Positions, end: Positions) -> bool:
 def debugged(handler: Handler) -> Handler:
     """Return the handler with a debugger that stops at the first line of its function for each event."""
     code = handler.function.__code__
-    first = min(line for _, _, line in code.co_lines() if line is not None and line >= _body(code))
+    first = min(line for _, _, line in code.co_lines() if line is not None and line >= _first_statement_line(code))
 
     def function(state: Any, event: Any, ctx: Any) -> Any:
         debugger = pdb.Pdb(nosigint=True, readrc=False)
@@ -167,7 +167,7 @@ def debugged(handler: Handler) -> Handler:
     return replace(handler, function=function)
 
 
-def _body(code: CodeType) -> int:
+def _first_statement_line(code: CodeType) -> int:
     """Return the line of the first statement in a handler's function, after the decorators and the signature."""
     tree = ast.parse(Path(code.co_filename).read_text())
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == code.co_name]

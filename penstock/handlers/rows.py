@@ -101,16 +101,16 @@ def to_events(cls: type[Event], batch: pa.RecordBatch) -> list[Any]:
 def iterate_events(cls: type[Event], batch: pa.RecordBatch) -> Iterator[Any]:
     """Convert a handler's rows to events one by one, so only a few are in memory at a time. The instances belong to a
     subclass that looks the same and takes its fields by position, which makes creating them four times as fast."""
-    return map(_twin(cls), *(read(batch.column(name)) for name, read in _readers(cls)))
+    return map(_positional_class(cls), *(read(batch.column(name)) for name, read in _event_field_readers(cls)))
 
 
 def values(cls: type[Event], name: str, batch: pa.RecordBatch) -> Iterable[Any]:
     """Return the values of one event field."""
-    return next(read(batch.column(name)) for field, read in _readers(cls) if field == name)
+    return next(read(batch.column(name)) for field, read in _event_field_readers(cls) if field == name)
 
 
 @per_class
-def _twin(cls: type[Event]) -> Callable[..., Any]:
+def _positional_class(cls: type[Event]) -> Callable[..., Any]:
     """Return a subclass that takes its fields by position. It is created with msgspec's metaclass, because Penstock's
     metaclass makes fields keyword-only."""
     space = {"__annotations__": dict.fromkeys(cls.__struct_fields__, Any), "__module__": cls.__module__}
@@ -122,24 +122,24 @@ def _twin(cls: type[Event]) -> Callable[..., Any]:
 
 
 @per_class
-def _readers(cls: type[Event]) -> Sequence[tuple[str, Reader]]:
-    return [(field.name, _reader(field)) for field in fields(cls)]
+def _event_field_readers(cls: type[Event]) -> Sequence[tuple[str, Reader]]:
+    return [(field.name, _event_field_reader(field)) for field in fields(cls)]
 
 
-def _reader(field: Field) -> Reader:
+def _event_field_reader(field: Field) -> Reader:
     base = field.base
     if base is datetime:
         return times
     if base in _CODES:
-        return _numbers(_CODES[base])
+        return _number_reader(_CODES[base])
     if base in _AS_IS or get_origin(base) is Literal:
         return _plain
     if base is Decimal:
         return in_steps(read_decimals)
     if base is UUID:
-        return _mapped(UUID)
+        return _mapping_reader(UUID)
     if isinstance(base, type) and issubclass(base, Enum):
-        return _mapped({member.value: member for member in base}.__getitem__)
+        return _mapping_reader({member.value: member for member in base}.__getitem__)
     kind: Any = list[field.hint]  # type: ignore[name-defined]
     if holds_decimal(field.hint):
         return in_steps(
@@ -151,11 +151,11 @@ def _reader(field: Field) -> Reader:
 _plain = in_steps(pa.Array.to_pylist)
 
 
-def _mapped(make: Callable[[Any], Any]) -> Reader:
+def _mapping_reader(make: Callable[[Any], Any]) -> Reader:
     return in_steps(lambda part: [None if value is None else make(value) for value in part.to_pylist()])
 
 
-def _numbers(code: Literal["q", "d"]) -> Reader:
+def _number_reader(code: Literal["q", "d"]) -> Reader:
     """Return a column reader that takes numbers directly from Arrow's memory if there are no nulls. Each Python number
     is created on access."""
     return lambda column: _plain(column) if column.null_count else packed(code, column)

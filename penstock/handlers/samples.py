@@ -1,8 +1,9 @@
 """Generated events of an app's classes, for running handlers when there are no real events. The same seed always
 generates the same events.
 
-Values are few, and small rather than extreme. Keys repeat, so state builds up. Strings and numbers from the handlers'
-code are included, so more of that code is executed. No number is so large that a loop up to it would take long.
+There are few different values, and they are small rather than extreme. Keys repeat, so state builds up. Strings and
+numbers from the handlers' code are included, so more of that code is executed. No number is so large that a loop up to
+it would take long.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def samples(app: App, stream: Stream, count: int, seed: int = 0) -> Iterator[Sam
     """Yield rows for a stream: `count` events, with ticks between them."""
     maker = Maker(f"{seed}/{stream.name}", _vocabulary(app, stream))
     kinds = {field.name: field for field in fields(stream.event)}
-    keys = _keys(app, stream)
+    keys = _sample_key_fields(app, stream)
     pools = {name: [maker.value(kinds[name].base, BEGIN) for _ in range(KEYS)] for name in sorted(keys)}
     time = BEGIN
     for number in range(count):
@@ -63,7 +64,7 @@ def samples(app: App, stream: Stream, count: int, seed: int = 0) -> Iterator[Sam
             yield Sample(time, None)
 
 
-def _keys(app: App, stream: Stream) -> set[str]:
+def _sample_key_fields(app: App, stream: Stream) -> set[str]:
     """Return the fields that are the stream's key, or part of the key of a handler that reads it."""
     readers = [handler for handler in app.handlers if stream.name in handler.inputs]
     names = {name for handler in readers for name in handler.key_of(stream.name)}
@@ -74,26 +75,28 @@ def _vocabulary(app: App, stream: Stream) -> list[Any]:
     """Return the strings and numbers in the code of the handlers that read a stream."""
     readers = [handler for handler in app.handlers if stream.name in handler.inputs]
     return list(
-        dict.fromkeys(constant for handler in readers for code in _codes(handler) for constant in _constants(code))
+        dict.fromkeys(
+            constant for handler in readers for code in _handler_codes(handler) for constant in _code_constants(code)
+        )
     )
 
 
-def _codes(handler: Handler) -> Iterator[CodeType]:
+def _handler_codes(handler: Handler) -> Iterator[CodeType]:
     for function in handler.written:
         if isinstance(code := getattr(function, "__code__", None), CodeType):
             yield code
 
 
-def _constants(code: CodeType) -> Iterator[Any]:
+def _code_constants(code: CodeType) -> Iterator[Any]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _constants(constant)
+            yield from _code_constants(constant)
         elif type(constant) in (int, float) or (type(constant) is str and len(constant) <= WORD_CHARS_MAX):
             yield constant
 
 
 @cache
-def _item(hint: Any) -> Field:
+def _item_field(hint: Any) -> Field:
     """Return a field with the type of a list's or dict's values."""
     return fields(msgspec.defstruct("Item", [("item", hint)]))[0]
 
@@ -118,15 +121,15 @@ class Maker:
         if get_origin(base) is Literal:
             return self.random.choice(inner)
         if get_origin(base) is list:
-            return [self._inner(inner[0], now) for _ in range(self.random.randint(0, ITEMS_MAX))]
+            return [self._item_value(inner[0], now) for _ in range(self.random.randint(0, ITEMS_MAX))]
         if get_origin(base) is dict:
             names = self.random.sample(self._words, self.random.randint(0, ITEMS_MAX))
-            return {name: self._inner(inner[1], now) for name in names}
+            return {name: self._item_value(inner[1], now) for name in names}
         if issubclass(base, enum.Enum):
             return self.random.choice(list(base))
         if issubclass(base, Record):
             return base(**{field.name: self.field(field, now) for field in fields(base)})
-        return self._scalar(base, now)
+        return self._scalar_value(base, now)
 
     def unique(self, base: Any, number: int) -> Any:
         """Return a generated value for an event's id field. Each number produces a different value, if the field's type
@@ -135,10 +138,10 @@ class Maker:
         values[datetime] = BEGIN + timedelta(milliseconds=number)
         return values[base] if base in values else self.value(base, BEGIN)
 
-    def _inner(self, hint: Any, now: datetime) -> Any:
-        return self.field(_item(hint), now)
+    def _item_value(self, hint: Any, now: datetime) -> Any:
+        return self.field(_item_field(hint), now)
 
-    def _scalar(self, base: type, now: datetime) -> Any:
+    def _scalar_value(self, base: type, now: datetime) -> Any:
         if base is str:
             return self.random.choice(self._words)
         if base is bool:

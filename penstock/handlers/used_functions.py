@@ -27,8 +27,8 @@ Wanted = frozenset[str] | None
 
 
 def used_functions(value: Any) -> Iterator[FunctionType]:
-    """Yield the functions in the app's files that `value` uses, each once. Loads the local modules that they import
-    themselves. If `value` is a class, all its methods are followed, because Spark calls them by name."""
+    """Yield the functions in the app's files that `value` uses, each once. Loads the local modules that these functions
+    import in their bodies. If `value` is a class, all its methods are followed, because Spark calls them by name."""
     pending: deque[tuple[Any, Wanted]] = deque([(value, None)])
     seen: dict[tuple[int, Wanted], Any] = {}
     yielded: set[CodeType] = set()
@@ -41,14 +41,14 @@ def used_functions(value: Any) -> Iterator[FunctionType]:
             if is_local_function(current) and current.__code__ not in yielded:
                 yielded.add(current.__code__)
                 yield current
-            pending += _after_function(current)
+            pending += _used_by_function(current)
         else:
-            pending += _after_value(current, wanted)
+            pending += _used_by_value(current, wanted)
 
 
-def _after_function(function: FunctionType) -> Iterator[tuple[Any, Wanted]]:
+def _used_by_function(function: FunctionType) -> Iterator[tuple[Any, Wanted]]:
     local = is_local_function(function)
-    wanted = _names(function.__code__) if local else None
+    wanted = _code_names(function.__code__) if local else None
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents, wanted
@@ -57,25 +57,25 @@ def _after_function(function: FunctionType) -> Iterator[tuple[Any, Wanted]]:
     if "__wrapped__" in function.__dict__:
         yield function.__dict__["__wrapped__"], wanted
     if local:
-        yield from ((value, wanted) for value in _loaded(function))
+        yield from ((value, wanted) for value in _loaded_by_function(function))
         yield from ((value, wanted) for value in (function.__defaults__ or ()))
 
 
-def _loaded(function: FunctionType) -> Iterator[Any]:
+def _loaded_by_function(function: FunctionType) -> Iterator[Any]:
     """Yield the global values that a function loads, and the values that it imports from local modules."""
     for reference in references(function.__code__):
         if reference.name in function.__globals__:
-            yield _attribute(function.__globals__[reference.name], reference.attributes)
+            yield _follow_attributes(function.__globals__[reference.name], reference.attributes)
     for wanted in imports(function.__code__):
         try:
             local, value = imported(wanted, function.__globals__.get("__package__"))
         except Exception:  # the import fails in the same way when the function runs
             continue
         if local:
-            yield _attribute(value, wanted.attributes)
+            yield _follow_attributes(value, wanted.attributes)
 
 
-def _attribute(value: Any, attributes: tuple[str, ...]) -> Any:
+def _follow_attributes(value: Any, attributes: tuple[str, ...]) -> Any:
     """Follow attributes as far as they lead through local modules."""
     for attribute in attributes:
         if not (isinstance(value, ModuleType) and is_local(getattr(value, "__file__", None))):
@@ -84,9 +84,12 @@ def _attribute(value: Any, attributes: tuple[str, ...]) -> Any:
     return value
 
 
-def _after_value(value: Any, wanted: Wanted) -> Iterator[tuple[Any, Wanted]]:
+def _used_by_value(value: Any, wanted: Wanted) -> Iterator[tuple[Any, Wanted]]:
     if isinstance(value, MethodType):
-        yield from ((value.__func__, wanted), (type(value.__self__), _names(getattr(value.__func__, "__code__", None))))
+        yield from (
+            (value.__func__, wanted),
+            (type(value.__self__), _code_names(getattr(value.__func__, "__code__", None))),
+        )
     elif isinstance(value, functools.partial):
         yield from ((part, wanted) for part in (value.func, *value.args, *value.keywords.values()))
     elif isinstance(value, staticmethod | classmethod):
@@ -94,34 +97,36 @@ def _after_value(value: Any, wanted: Wanted) -> Iterator[tuple[Any, Wanted]]:
     elif isinstance(value, property):
         yield value.fget, wanted
     elif isinstance(value, type):
-        yield from ((content, wanted) for content in _methods(value, wanted))
+        yield from ((content, wanted) for content in _used_methods(value, wanted))
     elif isinstance(value, _CONTAINERS):
-        yield from ((element, wanted) for element in value if _may_lead(element))
+        yield from ((element, wanted) for element in value if _may_use_functions(element))
     elif isinstance(value, dict):
-        yield from ((element, wanted) for element in value.values() if _may_lead(element))
+        yield from ((element, wanted) for element in value.values() if _may_use_functions(element))
     elif is_local_class(type(value)):
         yield type(value), wanted
-        yield from ((content, wanted) for content in getattr(value, "__dict__", {}).values() if _may_lead(content))
+        yield from (
+            (content, wanted) for content in getattr(value, "__dict__", {}).values() if _may_use_functions(content)
+        )
     elif hasattr(value, "__wrapped__"):
         yield value.__wrapped__, wanted
     elif hasattr(value, "evalType") and hasattr(value, "func"):  # a function that was made a UDF
         yield value.func, wanted
 
 
-def _methods(cls: type, wanted: Wanted) -> Iterator[Any]:
+def _used_methods(cls: type, wanted: Wanted) -> Iterator[Any]:
     for base in filter(is_local_class, cls.__mro__):
         for name, content in vars(base).items():
             if wanted is None or name in wanted or name in _SPECIAL:
                 yield content
 
 
-def _may_lead(value: Any) -> bool:
+def _may_use_functions(value: Any) -> bool:
     return not isinstance(value, str | bytes | int | float | complex | None)
 
 
-def _names(code: CodeType | None) -> frozenset[str]:
+def _code_names(code: CodeType | None) -> frozenset[str]:
     """Return all names of globals and attributes in code and in its nested functions."""
     if code is None:
         return frozenset()
     nested = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return frozenset(code.co_names).union(*map(_names, nested))
+    return frozenset(code.co_names).union(*map(_code_names, nested))

@@ -173,8 +173,8 @@ class HandlerWorker:
         return InputSpec.of(self.handler, self.classes, self.plan.placed, shard, self.plan.shards)
 
     def _at_base(self, work: ShardWork, store: ShardStore, report: Report) -> Replica:
-        """Return a replica of the shard at the version that the batch builds on. Until the batch is done, it is removed
-        from the worker's replicas."""
+        """Return a replica of the shard at the version that the batch builds on. The replica is removed from the
+        worker's replicas until the batch is done."""
         replica = self.replicas.pop(work.shard, None)
         if replica is not None:
             replica.settle(work.base)
@@ -234,7 +234,7 @@ class HandlerWorker:
         for emission in latest(handler, effects.emitted) if isinstance(handler, ViewHandler) else effects.emitted:
             by_output.setdefault(emission.output, []).append(emission)
         for number, mine in sorted(by_output.items()):
-            batch = _batch(
+            batch = _emitted_batch(
                 emits[number], [emission.event for emission in mine], [emission.id for emission in mine], mine
             )
             if isinstance(handler, ViewHandler) and number == len(emits) - 1:
@@ -244,7 +244,7 @@ class HandlerWorker:
         faults = effects.failures
         if faults:
             events, ids = [fault.event for fault in faults], [fault.id for fault in faults]
-            yield len(emits), _batch(Failed, events, ids, faults).serialize().to_pybytes()
+            yield len(emits), _emitted_batch(Failed, events, ids, faults).serialize().to_pybytes()
 
     def _evict(self) -> None:
         """Drop the least recently used replicas until the memory limit is met, but never the replica just used."""
@@ -254,7 +254,7 @@ class HandlerWorker:
             held -= replica.shard.size
 
 
-def _batch(
+def _emitted_batch(
     cls: type[Event], events: Sequence[Event], ids: Sequence[str | None], origins: Sequence[Emitted] | Sequence[Failure]
 ) -> pa.RecordBatch:
     """Convert emitted events to one Arrow record batch, with the log times of their causes as ingest times."""

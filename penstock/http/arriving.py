@@ -77,7 +77,7 @@ class Body:
         message = await self._while_valid()
         self._through = not message.get("more_body", False)
         if message["type"] == "http.request" and has_ended(self._caller):
-            self._refuse()
+            self._raise_unauthorized()
         return message
 
     async def _while_valid(self) -> MutableMapping[str, Any]:
@@ -87,12 +87,12 @@ class Body:
             return await self._receive()
         except asyncio.CancelledError:
             if self._watch.cancelled(task):
-                self._refuse()
+                self._raise_unauthorized()
             raise
         finally:
             self._watch.leave(task)
 
-    def _refuse(self) -> None:
+    def _raise_unauthorized(self) -> None:
         self._through = True
         raise Unauthorized(OVER) from None
 

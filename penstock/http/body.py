@@ -52,9 +52,10 @@ class BodyReader:
     async def read(self, receive: Receive, encoding: bytes, who: str = "") -> bytes:
         """Read the whole request body, decompressed. `who` is the caller's name.
 
-        Raises `Unfinished` as soon as the limit for this body or for all bodies is exceeded; `TooLarge` if a body that
-        arrived in one piece, or its decompressed content, is too large; `MalformedBody` for an invalid gzip body;
-        `UnsupportedMedia` for any other encoding; and `Disconnected`.
+        Raises `Unfinished` as soon as the limit for this body or for all bodies is exceeded. Raises `TooLarge` if a
+        body that arrived in one piece, or the decompressed content of any body, is too large. Raises `MalformedBody`
+        for an invalid gzip body, `UnsupportedMedia` for an encoding other than gzip, and `Disconnected` if the client
+        disconnects before the body is complete.
         """
         zipped = encoding not in _PLAIN
         if zipped and encoding.lower() not in _ZIPPED:
@@ -102,8 +103,8 @@ class BodyReader:
             self._pending.count(who, -size)
 
     def _require_room(self, size: int, who: str) -> None:
-        """Raise `Unfinished` if a body of `size` bytes, which have already been counted, is too large or if too many
-        bytes are held in total."""
+        """Raise `Unfinished` if a body of `size` bytes is too large, or if too many bytes are held in total. The body's
+        bytes must already have been counted."""
         if size > self._bytes_max:
             raise Unfinished(self._too_large())
         try:
@@ -112,8 +113,8 @@ class BodyReader:
             raise Unfinished(error) from None
 
     def _decompressed(self, body: bytes) -> bytes:
-        """Decompress a request body in a thread. Never holds more than `bytes_max` of output, whatever the input
-        expands to."""
+        """Decompress a request body in a thread. Never holds more than `bytes_max` of output, however far the input
+        would expand."""
         parts: list[bytes] = []
         room = self._bytes_max
         while body:

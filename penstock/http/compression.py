@@ -39,13 +39,13 @@ def compressed(application: Asgi, bytes_min: int) -> Asgi:
 
     async def answer(scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            send = _Compressing(send, bytes_min, _is_wanted(scope))
+            send = _Compressing(send, bytes_min, _is_gzip_wanted(scope))
         await application(scope, receive, send)
 
     return answer
 
 
-def _is_wanted(scope: Message) -> bool:
+def _is_gzip_wanted(scope: Message) -> bool:
     taken = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"accept-encoding"), "")
     return scope["method"] != "HEAD" and accepts_gzip(taken) and not caller_of(scope).name.startswith("certificate:")
 

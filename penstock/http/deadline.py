@@ -9,7 +9,8 @@ Waiting = asyncio.Task[Any]
 
 
 class Deadline:
-    """Cancels tasks that wait for longer than `limit_s`, up to `limit_s` late. Used in only one event loop.
+    """Cancels tasks that wait for longer than `limit_s`. A task can be cancelled up to `limit_s` late. Used in only one
+    event loop.
 
         deadline.enter(task)
         try:
@@ -32,7 +33,7 @@ class Deadline:
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self, task: Waiting) -> None:
-        """Register a wait of this task for the deadline."""
+        """Register a wait that this task is about to begin."""
         self._young.add(task)
         if self._timer is None:
             self._arm(task.get_loop())

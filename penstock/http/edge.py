@@ -1,10 +1,10 @@
 """Limits on connections before the first request and between requests.
 
-uvicorn limits neither the size of a request head nor the time it takes, and keeps silent connections open. Here a
-client has `idle_s` to send the first byte of a request, `head_s` from then on to send the rest of the head, and
-`body_s` to send a body that the application does not read. One timer checks all connections about once a second. If the
-application reads a body, its reader (`collect/http.py`) enforces a deadline. A TLS connection is counted as soon as it
-is accepted, before its handshake.
+uvicorn limits neither the size of a request head nor the time that the head takes to arrive, and it keeps silent
+connections open. Here a client has `idle_s` to send the first byte of a request, `head_s` from then on to send the rest
+of the head, and `body_s` to send a body that the application does not read. One timer checks all connections about once
+a second. If the application reads a body, its reader (`collect/http.py`) enforces a deadline. A TLS connection is
+counted as soon as it is accepted, before its handshake.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ LINGER_S = 1.0
 PIPELINED_MAX = 16
 """Maximum number of requests that wait for earlier requests on the same connection. Each takes about 3 KB.
 
-uvicorn has no limit, and reads more with each response it sends, so a client that does not wait for responses could
-fill up the memory.
+uvicorn has no such limit, and reads more requests with each response that it sends. A client that does not wait for
+responses could therefore exhaust the memory.
 """
 FRAMING_MAX = 8
 """Maximum number of framing bytes per byte of a chunked body. (A one-byte chunk has five framing bytes.)"""
@@ -125,16 +125,16 @@ class BoundedHttp(HttpToolsProtocol):
     _refused = False
     _handed_over = False
     _why: PenstockError | None = None
-    """The error of the request being parsed, if known."""
+    """The error in the request being parsed, if one has been found."""
     _before: Any = None
-    """The cycle of the request before the request that is being parsed."""
+    """The cycle of the request before the one that is being parsed."""
     _in_head = False
     _in_body = False
     _piece_bytes = 0
     _begun_in_piece = False
     _head_bytes = 0
     _head_pieces_bytes = 0
-    """Total size in bytes of all pieces that contain part of the head, which is at least the size of the head."""
+    """Total size in bytes of all pieces that contain part of the head. It is at least the size of the head."""
     _body_bytes = 0
     _raw_bytes = 0
 
@@ -226,7 +226,7 @@ class BoundedHttp(HttpToolsProtocol):
         """Parse received bytes of HTTP. A subclass calls the next six methods as the parser reaches each part of a
         request.
 
-        Takes at most `PIPELINED_MAX` turns and a few more, because each ignored upgrade is a request that waits.
+        The loop runs at most `PIPELINED_MAX` times and a few more, because each ignored upgrade is a waiting request.
         """
         while True:
             try:
@@ -353,8 +353,8 @@ class BoundedHttp(HttpToolsProtocol):
         """Reject an HTTP request: send a final response on the connection, then close the connection.
 
         Incoming bytes are discarded for a moment before the connection is closed, because closing it immediately could
-        lose the response in transit. For the handler of the rejected request, it looks as if the client has
-        disconnected. If an earlier request is still in progress, its response is the final response instead.
+        lose the response in transit. To the handler of the rejected request, the client appears to have disconnected.
+        If an earlier request is still in progress, its response is the final response instead.
         """
         self._refused, self.overdue_at = True, 0.0
         earlier, refused = self.cycle, None
@@ -422,7 +422,7 @@ class Handshake(asyncio.Protocol):
         self._protocol.edge.leave(self)
 
     def expire(self) -> None:
-        """Never called, as `overdue_at` is 0."""
+        """Never called, because `overdue_at` is 0."""
 
     def _end(self, over: asyncio.Future[None]) -> None:
         over.cancelled() or over.exception()  # retrieve the exception: a failed handshake is the client's problem

@@ -10,11 +10,11 @@ def accepts_gzip(header: str) -> bool:
     weights: dict[str, float] = {}
     for item in header[:1000].split(","):
         name, _, rest = item.strip().lower().partition(";")
-        weights[name.strip()] = _weight(rest)
+        weights[name.strip()] = _coding_weight(rest)
     return weights.get(GZIP, weights.get("x-gzip", weights.get("*", 0.0))) > 0
 
 
-def _weight(text: str) -> float:
+def _coding_weight(text: str) -> float:
     name, separator, value = text.strip().partition("=")
     if name.strip() != "q" or not separator:
         return 1.0

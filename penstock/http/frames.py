@@ -1,8 +1,6 @@
 """Server messages as WebSocket frames. Server frames are not masked, so equal messages are encoded and stored only
-once.
-
-All readers that get the same message with the same id share the same bytes, no matter how many readers have yet to
-receive it.
+once. Readers that get the same message with the same id share its bytes, no matter how many of them have yet to receive
+it.
 """
 
 from __future__ import annotations

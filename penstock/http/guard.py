@@ -50,7 +50,7 @@ _TELLING = (b"host", b"origin", b"sec-fetch-site")
 _OVER = "the key that opened this connection has been revoked or has expired"
 
 
-def _nothing(path: str) -> bool:
+def _no_public_path(path: str) -> bool:
     return False
 
 
@@ -58,7 +58,7 @@ def guarded(
     application: Asgi,
     gate: Gate,
     origins: frozenset[str] = frozenset(),
-    is_public: Callable[[str], bool] = _nothing,
+    is_public: Callable[[str], bool] = _no_public_path,
 ) -> Asgi:
     """Wrap an application with the access checks, and store the caller in each request's scope.
 
@@ -74,31 +74,31 @@ def guarded(
         if origins and scope["type"] == "http":
             send = marked(send, origin if listed else None)
         try:
-            _require_plain(scope["path"])
+            _require_plain_path(scope["path"])
             require_own_page(scope, is_open=gate.is_open, origins=origins)
             if listed and is_preflight(scope):
                 await preflight()(scope, receive, send)
                 return
-            caller = scope[CALLER] = _caller(scope, gate, is_public)
-            if _is_live(scope):
+            caller = scope[CALLER] = _request_caller(scope, gate, is_public)
+            if _is_live_request(scope):
                 await _while_valid(application, caller, gate, scope, receive, send)
             elif scope["method"] in READS:
                 await read_while_valid(application, watch, caller, scope, receive, send)
             else:
                 await application(scope, Body(receive, caller, watch), send)
         except PenstockError as error:
-            await _refuse(error, scope, receive, send, close=not gate.trusts(_certified(scope)))
+            await _refuse_request(error, scope, receive, send, close=not gate.trusts(_certified_client(scope)))
 
     return answer
 
 
-def _caller(scope: Scope, gate: Gate, is_public: Callable[[str], bool]) -> Caller:
+def _request_caller(scope: Scope, gate: Gate, is_public: Callable[[str], bool]) -> Caller:
     """Return the caller of a request. Everyone can read public files and the gateway's health."""
     path: str = scope["path"]
     if scope["type"] == "http" and is_public(path):
         return ANYONE
     try:
-        caller = gate.caller(scope["headers"], _certified(scope))
+        caller = gate.caller(scope["headers"], _certified_client(scope))
     except Unauthorized:
         if path == HEALTH:
             return NOBODY
@@ -109,19 +109,19 @@ def _caller(scope: Scope, gate: Gate, is_public: Callable[[str], bool]) -> Calle
     return caller
 
 
-def _certified(scope: Scope) -> Certified:
+def _certified_client(scope: Scope) -> Certified:
     certified: Certified = scope["state"].get(CERTIFIED, NOT_CERTIFIED)
     return certified
 
 
-def _require_plain(path: str) -> None:
-    """Raise `NotFound` for a path with a line break. Routes ignore a line break at the end, and would match a different
-    path."""
+def _require_plain_path(path: str) -> None:
+    """Raise `NotFound` for a path with a line break. Routes ignore a line break at the end of a path, so the request
+    would match the route of a different path."""
     if "\n" in path:
         raise NotFound(f"there is no {path[:80]!r}")
 
 
-def _is_live(scope: Scope) -> bool:
+def _is_live_request(scope: Scope) -> bool:
     path: str = scope["path"]
     return scope["type"] == "websocket" or path.endswith(LIVE_SUFFIX)
 
@@ -140,7 +140,7 @@ async def _while_valid(
 
     task = asyncio.ensure_future(application(scope, receive, sending))
     ended = asyncio.ensure_future(caller.ended())
-    distrusted = asyncio.ensure_future(gate.distrusted(_certified(scope)))
+    distrusted = asyncio.ensure_future(gate.distrusted(_certified_client(scope)))
     done = await first_of(task, ended, distrusted)
     reason = NOT_TRUSTED if distrusted in done else _OVER
     if task in done:
@@ -148,10 +148,10 @@ async def _while_valid(
     elif not begun:
         raise Unauthorized(reason)
     else:
-        await _part(reason, scope, send)
+        await _close_live(reason, scope, send)
 
 
-async def _part(reason: str, scope: Scope, send: Send) -> None:
+async def _close_live(reason: str, scope: Scope, send: Send) -> None:
     """Close an open live connection. If the client does not read, or has just disconnected, the connection is left to
     end by itself."""
     last: MutableMapping[str, Any] = {"type": "http.response.body", "body": b"", "more_body": False}
@@ -162,7 +162,7 @@ async def _part(reason: str, scope: Scope, send: Send) -> None:
             await send(last)
 
 
-async def _refuse(error: PenstockError, scope: Scope, receive: Receive, send: Send, *, close: bool) -> None:
+async def _refuse_request(error: PenstockError, scope: Scope, receive: Receive, send: Send, *, close: bool) -> None:
     response = problem_response(error)
     if close:
         response.headers["connection"] = "close"
@@ -184,7 +184,7 @@ def require_own_page(scope: Scope, *, is_open: bool, origins: frozenset[str] = f
     host, origin, site = values.get(b"host", ""), values.get(b"origin"), values.get(b"sec-fetch-site", "none")
     if is_open and not names_loopback(host):
         raise Forbidden(f"the Host {host[:80]!r} is not an address of this gateway; use 127.0.0.1 or localhost")
-    if not _is_api(scope["path"]) or origin in origins:
+    if not _is_api_path(scope["path"]) or origin in origins:
         return
     if origin is not None and not same_site(origin, host, secure=scope.get("scheme") in ("https", "wss")):
         raise Forbidden(f"pages from {origin[:80]!r} cannot use this API; the access file lists the origins that can")
@@ -192,7 +192,7 @@ def require_own_page(scope: Scope, *, is_open: bool, origins: frozenset[str] = f
         raise Forbidden(f"pages from another site ({site[:80]!r}) cannot use this API")
 
 
-def _is_api(path: str) -> bool:
+def _is_api_path(path: str) -> bool:
     return path in (API, METRICS) or path.startswith(f"{API}/")
 
 

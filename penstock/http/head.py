@@ -26,7 +26,7 @@ def head_problem(url: bytes, headers: Sequence[tuple[bytes, bytes]], version: st
         return RequestError(f"a request must have one Host header, but this request has {len(hosts) or 'none'}")
     host = hosts[0].strip() if hosts else b""
     if hosts and not _is_host(host):
-        return RequestError(f"the Host {_shown(host)} is empty or not a valid host name")
+        return RequestError(f"the Host {_shown_head_value(host)} is empty or not a valid host name")
     if codings and (problem := _coding_problem([coding.strip() for coding in codings], version)) is not None:
         return problem
     return None if url.startswith(b"/") else _target_problem(url, host)
@@ -54,13 +54,13 @@ def _coding_problem(codings: Sequence[bytes], version: str) -> PenstockError | N
         return RequestError("HTTP/1.0 has no transfer codings: send a Content-Length")
     if codings != [_CHUNKED]:
         given = b", ".join(codings)
-        return UnsupportedCoding(f"the transfer coding {_shown(given)} is not supported; use chunked")
+        return UnsupportedCoding(f"the transfer coding {_shown_head_value(given)} is not supported; use chunked")
     return None
 
 
 def _target_problem(url: bytes, host: bytes) -> PenstockError | None:
-    """Return an error for a request's absolute target that is not on the request's host, because this gateway is not a
-    proxy.
+    """Return an error if a request's absolute target is not on the host that its `Host` header names, because this
+    gateway is not a proxy.
 
     Other targets without a path, such as `*`, are left to the parser.
     """
@@ -68,12 +68,14 @@ def _target_problem(url: bytes, host: bytes) -> PenstockError | None:
     if not separator:
         return None
     if scheme.lower() not in (b"http", b"https"):
-        return RequestError(f"the target has the scheme {_shown(scheme)}; this gateway supports only http")
+        return RequestError(f"the target has the scheme {_shown_head_value(scheme)}; this gateway supports only http")
     authority = re.split(rb"[/?#]", rest, maxsplit=1)[0]
     if authority.lower() != host.lower():
-        return RequestError(f"the target is on {_shown(authority)}, but the Host is {_shown(host)}")
+        return RequestError(
+            f"the request target is on {_shown_head_value(authority)}, but the Host header is {_shown_head_value(host)}"
+        )
     return None
 
 
-def _shown(value: bytes) -> str:
+def _shown_head_value(value: bytes) -> str:
     return repr(value[:80].decode("latin-1"))

@@ -1,4 +1,4 @@
-"""Counts the bytes of unfinished request bodies and WebSocket messages, so that clients cannot fill up the memory."""
+"""Counts the bytes of unfinished request bodies and WebSocket messages, so that clients cannot exhaust the memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from penstock.core.errors import Overloaded
 
 
 class PendingBytes:
-    """The bytes of everything that has begun to arrive and is not complete, by caller. Used in only one event loop.
+    """Counts, for each caller, the bytes of unfinished requests and messages: those that have begun to arrive and are
+    not complete. Used in only one event loop.
 
     A named caller can use half of the total. A caller that holds no bytes can always send one body; the share only
     limits additional bodies.
@@ -27,7 +28,8 @@ class PendingBytes:
             del self._own[who]
 
     def require_room(self, who: str, size: int) -> None:
-        """Raise `Overloaded` if a body of `size` bytes, which have already been counted, is one too many."""
+        """Raise `Overloaded` if the total or the caller's share is exceeded. `size` is the size of the caller's body,
+        which has already been counted."""
         if self._held > self._total_max:
             raise Overloaded(f"{self._held} bytes of unfinished requests are in memory", retry_after_s=1)
         own, share = self._own[who], self._total_max // 2

@@ -33,7 +33,7 @@ def problem_response(error: PenstockError) -> Response:
     headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, Busy) else {}
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = "Bearer"
-    return _response(error.status, as_problem(error), headers)
+    return _response_of_problem(error.status, as_problem(error), headers)
 
 
 def unexpected() -> dict[str, Any]:
@@ -53,10 +53,10 @@ def exception_handlers() -> dict[Any, ExceptionHandler]:
     async def routing(connection: HTTPConnection, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         detail = f"{connection.scope.get('method', 'GET')} {connection.url.path[:200]}: {error.detail}"
-        return _response(error.status_code, problem(error.status_code, detail), error.headers or {})
+        return _response_of_problem(error.status_code, problem(error.status_code, detail), error.headers or {})
 
     async def unforeseen(_: HTTPConnection, error: Exception) -> Response:
-        return _response(500, unexpected(), {})
+        return _response_of_problem(500, unexpected(), {})
 
     return {PenstockError: ours, HTTPException: routing, Exception: unforeseen}
 
@@ -67,6 +67,6 @@ def problem(status: int, detail: str) -> dict[str, Any]:
     return {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail}
 
 
-def _response(status: int, problem: dict[str, Any], headers: Mapping[str, str]) -> Response:
+def _response_of_problem(status: int, problem: dict[str, Any], headers: Mapping[str, str]) -> Response:
     body = msgspec.json.encode(problem, enc_hook=str)
     return Response(body, status, headers=HEADERS | dict(headers), media_type=MEDIA_TYPE)

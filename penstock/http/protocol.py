@@ -2,10 +2,10 @@
 
 The HTTP protocol also sends HTTP/1.0 responses without chunks. uvicorn's sans-I/O protocol for WebSockets waits for the
 client before each send, and reads a message only after the application has received the previous message. However, it
-answers pings and collects fragments without a limit on pending data, waits for the rest of a message without a time
-limit, and logs a traceback for each text message that is not UTF-8. It also disconnects a client that is still sending,
-so the client might never read the reason. The subclass in this module fixes these problems. A WebSocket refused before
-it is open gets a problem response.
+has no limit on the pongs and fragments that it holds, and no time limit for the rest of a message. It logs a traceback
+for each text message that is not UTF-8. It also disconnects a client that is still sending, so the client might never
+read the reason. The subclass in this module fixes these problems. A WebSocket refused before it is open gets a problem
+response.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CHUNKS = "penstock.chunks"
 VERSION = "13"
 FRAGMENTS_MAX = 1_000
 LINGER_S = 5.0
-"""The time that a client can continue to send after its error before the connection is closed."""
+"""The time for which a client can continue to send after an error, before its connection is closed."""
 PUBLISH_SUFFIX, LIVE_SUFFIX = "/publish", "/live"
 PUBLISH_BYTES_MAX = 1024 * 1024 + 64 * 1024
 """Maximum size of a publish message in bytes: the largest event with its envelope."""
@@ -113,7 +113,8 @@ class _Frames(ServerProtocol):
     def reject(self, status: int, text: str) -> Response:
         """Return the response for a refused WebSocket.
 
-        Assigning to a header of the library's response adds a second one, so its own two are deleted first.
+        In the library's response, assigning to a header adds a second header with that name, so the library's two
+        headers are deleted first.
         """
         response = super().reject(status, "")
         detail = text.strip() or "this WebSocket cannot be opened"
@@ -152,7 +153,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self.conn = _Frames(max_size=self.config.ws_max_size, logger=self.logger)
 
     def join(self, edge: Edge, connection: BoundedHttp) -> None:
-        """Take the place of the HTTP protocol that received the handshake among the edge's connections."""
+        """Join the edge's connections, in place of the HTTP protocol that received the handshake."""
         self.edge, self.address = edge, connection.address
         edge.replace(connection, self)
 
@@ -185,9 +186,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         return self.conn.state is State.OPEN and not (self.close_sent or self.transport.is_closing())
 
     async def send(self, message: Any) -> None:
-        """Send a message. Messages after a refusal response are dropped.
-
-        uvicorn would log each such message as a server error, one line for every client without a key.
+        """Send a message. Messages after the response to a refused handshake are dropped. uvicorn would log each of
+        them as a server error, which would be one line for every client without a key.
         """
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and self.close_sent:
@@ -205,16 +205,17 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self._await_rest()
 
     async def receive(self) -> Any:
-        """Return the next message. From then on, the client has time again to complete a message that has begun."""
+        """Return the next message. If the following message has already begun, the client's time to complete it starts
+        only then."""
         message = await super().receive()
         self._await_rest()
         return message
 
     def _await_rest(self) -> None:
-        """Count an unfinished message, and start the timer for its rest.
+        """Count an unfinished message, and start the timer for the rest of the message.
 
-        A complete message pauses reading, which stops the timer, so each message has its own time. A frame of which
-        only the header has arrived holds no bytes, and is not limited.
+        A complete message pauses reading, which stops the timer, so each message has the full time limit. A frame of
+        which only the header has arrived holds no bytes, and no limit applies to it.
         """
         fragments, size = self.conn.current_size, len(self.conn.reader.buffer)
         if fragments is None and not size:
@@ -255,7 +256,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._fail(CloseCode.POLICY_VIOLATION, f"the message did not arrive within {limit_s:g} s")
 
     def _fail(self, code: CloseCode, reason: str) -> None:
-        """Close the connection with a reason, if it is open; otherwise without one."""
+        """Close the connection: with a reason if it is open, otherwise without one."""
         if not self._is_open():
             self._forget_message()
             self.transport.close()

@@ -1,5 +1,5 @@
-"""Joins of two streams within a time interval, of a stream with a table as of the event's time, or of a stream with a
-view or a range of rows from a rollup.
+"""Joins of two streams, or of a stream with a table, a view or a rollup. Two streams are joined within a time interval,
+a table is read as of the event's time, and a rollup is read for a range of rows.
 
 Plain Python, no Spark. `App.join` and `App.enrich` compile joins into a `Joiner`, which is a handler, so everything
 that runs handlers can run joins. `declaring` declares joins and reports mistakes in them; `interval`, `asof`, `current`

@@ -3,8 +3,8 @@ event's time.
 
 A row of the table is valid from its event time until the next row with the same key. An event waits for late rows for
 the duration of the table's `late_after`: until its key gets a row that is that much newer, or until that much log time
-has passed. If a row arrives after an event with the same or a later time was joined without it, the row is reported as
-late, but it is used for events that are processed afterwards.
+has passed. If a row arrives after an event with the same or a later time has been joined without it, the row is
+reported as late, but it is used for events that are processed afterwards.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ class AsOfJoin:
 
     def _event(self, state: Any, event: Any, ctx: Context) -> Iterator[Any]:
         late, time = self.table.late_after, self._time_of_event(event)
-        if not late or (state.over is not None and time < state.over) or _is_forgotten(state, time):
+        if not late or (state.over is not None and time < state.over) or _is_row_version_dropped(state, time):
             yield from self._answered(state, event, time, ctx)
         else:
             number, state.next = state.next, state.next + 1
             state.events[number], state.came[number] = event, ctx.now
-            insort(state.waiting, WaitingEvent(time, number), key=_event_order)
+            insort(state.waiting, WaitingEvent(time, number), key=_asof_order)
             surplus = max(0, len(state.waiting) - self.bounds.waiting)
             yield from self._release(state, state.waiting[:surplus], ctx)
         self._set(state, ctx)
@@ -100,30 +100,30 @@ class AsOfJoin:
         time = self._time_of_row(row)
         if state.told is not None and time <= state.told:
             yield missed(ctx, self.table, "late", time, row, state.told - time)
-        if not _is_forgotten(state, time):
+        if not _is_row_version_dropped(state, time):
             number, state.next = state.next, state.next + 1
             state.rows[number] = row
-            insort(state.versions, RowVersion(time, number, ctx.now), key=_event_order)
+            insort(state.versions, RowVersion(time, number, ctx.now), key=_asof_order)
         over = time - self.table.late_after
         state.over = over if state.over is None else max(state.over, over)
-        yield from self._release(state, state.waiting[: bisect_left(state.waiting, state.over, key=_time)], ctx)
+        yield from self._release(state, state.waiting[: bisect_left(state.waiting, state.over, key=_asof_time)], ctx)
         self._prune(state, ctx.now)
         self._set(state, ctx)
 
     def _release(self, state: Any, released: list[WaitingEvent], ctx: Context) -> Iterator[Any]:
         """Join some of the waiting events."""
         for turn in released:
-            del state.waiting[bisect_left(state.waiting, _event_order(turn), key=_event_order)]
+            del state.waiting[bisect_left(state.waiting, _asof_order(turn), key=_asof_order)]
             del state.came[turn.number]
             yield from self._answered(state, state.events.pop(turn.number), turn.time, ctx, waited=True)
 
     def _answered(self, state: Any, event: Any, time: datetime, ctx: Context, waited: bool = False) -> Iterator[Any]:
         """Yield the function's results for an event and the row that was valid at its time."""
-        if _is_forgotten(state, time):
+        if _is_row_version_dropped(state, time):
             yield missed(ctx, self.event, "forgotten", time, event, state.floor - time)
             return
         state.told = time if state.told is None else max(state.told, time)
-        place = bisect_right(state.versions, time, key=_time) - 1
+        place = bisect_right(state.versions, time, key=_asof_time) - 1
         row = state.rows[state.versions[place].number] if place >= 0 else None
         if row is None and self.inner:
             return
@@ -133,9 +133,9 @@ class AsOfJoin:
             yield from listed(self.function(event, row))
 
     def _prune(self, state: Any, now: datetime) -> None:
-        """Drop the joined row's versions that are no longer needed, because a newer version has been valid and stored
-        for `keep`, and the oldest versions beyond the limit. The newest version is always kept, and so is the currently
-        valid version."""
+        """Drop versions of the joined row: versions that are no longer needed, because a newer version has been valid
+        and stored for `keep`, and the oldest versions beyond the limit. The newest version is always kept, and so is
+        the currently valid version unless the limit is reached by newer ones. What was dropped is known by `floor`."""
         versions, gone = state.versions, max(0, len(state.versions) - self.bounds.versions)
         while gone + 1 < len(versions) and max(versions[gone + 1].time, versions[gone + 1].came) + self.keep <= now:
             gone += 1
@@ -151,7 +151,7 @@ class AsOfJoin:
         last = ctx.now - self.table.late_after
         waited = [number for number, _ in takewhile(lambda arrival: arrival[1] < last, state.came.items())]
         released = [WaitingEvent(self._time_of_event(state.events[number]), number) for number in waited]
-        yield from self._release(state, sorted(released, key=_event_order), ctx)
+        yield from self._release(state, sorted(released, key=_asof_order), ctx)
         if state.forget is not None and state.forget <= ctx.now:
             forget(state)
         else:
@@ -171,14 +171,14 @@ class AsOfJoin:
             ctx.timer(TIMER, alarm)
 
 
-def _is_forgotten(state: Any, time: datetime) -> bool:
+def _is_row_version_dropped(state: Any, time: datetime) -> bool:
     return state.floor is not None and time < state.floor
 
 
-def _time(entry: Any) -> datetime:
+def _asof_time(entry: Any) -> datetime:
     time: datetime = entry.time
     return time
 
 
-def _event_order(entry: Any) -> tuple[datetime, int]:
+def _asof_order(entry: Any) -> tuple[datetime, int]:
     return entry.time, entry.number

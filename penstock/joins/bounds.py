@@ -14,11 +14,11 @@ class Bounds:
     """Limits on a join's state for a key.
 
     `events` limits the stored events on each side of a join. Beyond this limit, `drop_oldest` drops the event with the
-    earliest time, and `refuse_new` drops the event that arrived last; the dropped event is reported. `versions` limits
-    the versions of a table's row, and the rows from a rollup: the oldest version or row is dropped, and an event that
-    would have needed it is reported. `waiting` limits the events that wait for late rows in a table: beyond it, the
-    oldest event is processed early. A key without other state is deleted when it has had no event for `remember`; until
-    then, late events are recognized.
+    earliest time, and `refuse_new` drops the event that arrived last. Either way, the dropped event is reported.
+    `versions` limits the versions of a table's row, and the rows from a rollup. Beyond it, the oldest version or row is
+    dropped, and an event that would have needed it is reported. `waiting` limits the events that wait for late rows in
+    a table: beyond it, the oldest event is processed early. A key without other state is deleted when it has had no
+    event for `remember`; until then, late events are recognized.
     """
 
     events: int = 10_000

@@ -50,8 +50,8 @@ class JoinInputs(NamedTuple):
 
 @dataclass(frozen=True)
 class Interval:
-    """A join of two streams within an interval: a left event is joined with the right events between `before` and
-    `after` its time."""
+    """A join of two streams within an interval: a left event is joined with the right events from `before` earlier than
+    its time to `after` later."""
 
     within: Within | None
     how: How
@@ -59,7 +59,7 @@ class Interval:
 
     @property
     def view_row(self) -> type[Event] | None:
-        """None, because both inputs are streams."""
+        """The class of a view's rows: None, because both inputs are streams."""
         return None
 
     @property
@@ -73,7 +73,9 @@ class Interval:
         left, right = over.sides
         if faults or left is None or right is None or self.within is None:
             return None, tuple(faults)
-        return IntervalJoin((left, right), _pair(self.within), self.how, function, self.bounds).joining(), ()
+        return IntervalJoin(
+            (left, right), _before_and_after(self.within), self.how, function, self.bounds
+        ).joining(), ()
 
     def _problems(self) -> Iterator[str]:
         if self.within is None:
@@ -81,11 +83,14 @@ class Interval:
                 "it has no time limit, so it would keep every event forever: set within=timedelta(...), the maximum "
                 "time between the two events, or within=(before, after)"
             )
-        elif not all(isinstance(span, timedelta) for span in _pair(self.within)) or len(_pair(self.within)) != 2:
-            yield "within must be a timedelta, or two of them: (before, after)"
-        elif any(abs(span) > SPAN_MAX for span in _pair(self.within)):
+        elif (
+            not all(isinstance(span, timedelta) for span in _before_and_after(self.within))
+            or len(_before_and_after(self.within)) != 2
+        ):
+            yield "within must be either a timedelta or a pair of timedeltas, (before, after)"
+        elif any(abs(span) > SPAN_MAX for span in _before_and_after(self.within)):
             yield f"within is longer than a join can wait: use at most timedelta(days={SPAN_MAX.days})"
-        elif sum(_pair(self.within), NO_TIME) < NO_TIME:
+        elif sum(_before_and_after(self.within), NO_TIME) < NO_TIME:
             yield "its interval is empty: the sum of before and after must not be negative"
         if self.how not in ("inner", "left", "right", "full"):
             yield f"how is {self.how!r}; use 'inner', 'left', 'right' or 'full'"
@@ -128,15 +133,15 @@ class Lookup:
         if self.how not in ("inner", "left"):
             yield f"how is {self.how!r}; use 'left' or 'inner'"
         if self.keep is not None and not is_span(self.keep):
-            yield f"keep must be a timedelta above zero, of at most {SPAN_MAX.days} days"
+            yield f"keep must be a timedelta above zero and at most {SPAN_MAX.days} days"
 
     def _table_problems(self, over: JoinInputs) -> Iterator[str]:
         if self.row is not None:
-            yield "row applies only to a view; a stream's rows have the stream's own class: remove row"
+            yield "row applies only if the table is a view; the rows of a stream have the stream's class: remove row"
         for side in over.sides:
             if side is not None and side.event.__time_field__ is None:
                 name = side.event.__name__
-                yield f"{name} has no event time, which the join needs: class {name}(Event, time=...)"
+                yield f"{name} has no event time, which the join needs: write class {name}(Event, time=...)"
 
     def _view_problems(self, over: JoinInputs) -> Iterator[str]:
         view, key = over.reads[0], key_names(over.keys[0])
@@ -144,7 +149,7 @@ class Lookup:
             yield "keep applies only if the table is a stream; for a view, the current row is used: remove keep"
         if sorted(self.view_key or ()) != sorted(key) and over.keys != NO_KEYS:
             listed = ", ".join(self.view_key or ())
-            yield f"the view {view} has the key {listed}; the lookup must use that whole key"
+            yield f"the view {view} has the key {listed}; the lookup must use the whole key"
         yield from _row_problems(over, self.row, key)
 
 
@@ -187,7 +192,7 @@ class Ranged:
         own = [name for name in self.view_key if name not in RANGE_COLUMNS]
         if sorted(own) != sorted(key) and over.keys != NO_KEYS:
             listed = ", ".join(own)
-            yield f"the rollup {over.reads[0]} has the key {listed}; the lookup must use that whole key"
+            yield f"the rollup {over.reads[0]} has the key {listed}; the lookup must use the whole key"
         yield from _row_problems(over, self.row, ("per", "start", *key))
         if isinstance(self.row, type) and issubclass(self.row, Event):
             known = {field.name: field.base for field in fields(self.row)}
@@ -200,19 +205,23 @@ class Ranged:
 
 
 def range_faults(rollup: DeclaredRollup | None, table: str, per: Any, within: Any, bounds: Any) -> Iterator[str]:
-    """Yield the errors in a join's requested unit and range of a table, which is a rollup unless `rollup` is None."""
+    """Yield the errors in the unit and range that a join requests from a table. The table is a rollup unless `rollup`
+    is None."""
     if rollup is None:
         yield f"per and within apply only to a rollup, and {table} is not a rollup: remove them"
         return
     if per not in rollup.by:
         units = " or ".join(map(repr, rollup.by))
-        yield f"{table} is a rollup: set the unit of the rows, per={units}; per is {per!r}"
+        yield f"{table} is a rollup: set per, the unit of the rows, to {units}; per is {per!r}"
     if not is_span(within):
-        yield f"{table} is a rollup: set how far back to look, within=timedelta(...), above zero; within is {within!r}"
+        yield f"{table} is a rollup: set within, how far back to look, to a timedelta above zero; within is {within!r}"
     elif per in rollup.by and per in UNITS:
         keep = rollup.keep.get(per, ROLLUP_KEEP[per]) if isinstance(rollup.keep, Mapping) else None
         if isinstance(keep, timedelta) and within > keep:
-            yield f"within is {within}, but {table} keeps {per}s only for {keep}: increase that keep, or reduce within"
+            yield (
+                f"within is {within}, but {table} keeps {per}s only for {keep}: increase the rollup's keep, or "
+                "reduce within"
+            )
         rows = within // _SHORTEST[per] + 1
         if isinstance(bounds, Bounds) and isinstance(bounds.versions, int) and rows > bounds.versions:
             yield (
@@ -225,8 +234,8 @@ def _row_problems(over: JoinInputs, row: Any, needed: Sequence[str]) -> Iterator
     """Yield the errors in the class for a joined view's rows."""
     if row is None:
         yield (
-            f"set row=Class, an Event with the columns of the view {over.reads[0]} that the function needs, and "
-            f"{', '.join(needed)}"
+            f"set row=Class, an Event with {', '.join(needed)} and all other columns of the view "
+            f"{over.reads[0]} that the function needs"
         )
         return
     if not (isinstance(row, type) and issubclass(row, Event)):
@@ -245,20 +254,22 @@ def common_problems(over: JoinInputs, function: Pair, has_view: bool) -> Iterato
     has no side if the class for its rows is missing or invalid, which is reported separately."""
     if over.keys == NO_KEYS:
         yield (
-            'key must be the name of a field, or two names if the sides differ: key=("ad", "ad_id"); for a key with '
-            "several fields, use a list of names instead of a name"
+            'key must be the name of a field, or two names if the sides differ, as in key=("ad", "ad_id"); for a key '
+            "with several fields, use a list of names instead of a name"
         )
     if len(set(over.reads)) < len(over.reads):
-        yield f"both sides are {over.reads[0]}; a join needs two streams"
+        yield f"both sides are {over.reads[0]}; a join needs two different streams"
     for number, (name, side) in enumerate(zip(over.reads, over.sides, strict=True)):
         if side is None and has_view and number == 0:
             continue
         if side is None:
             yield f"{name!r} must be declared before the join"
         elif side.late_after > SPAN_MAX:
-            yield f"late_after of {name} is longer than a join can wait: use at most timedelta(days={SPAN_MAX.days})"
+            yield (
+                f"the late_after of {name} is longer than a join can wait: use at most timedelta(days={SPAN_MAX.days})"
+            )
     yield from _key_problems(over)
-    if not _takes_two(function):
+    if not _takes_joined_pair(function):
         yield "its function must take two arguments, the two joined events"
 
 
@@ -266,33 +277,35 @@ def _key_problems(over: JoinInputs) -> Iterator[str]:
     """Yield the errors found by comparing the keys of a join's two sides."""
     left, right = map(key_names, over.keys)
     if len(left) != len(right):
-        yield f"its keys have {len(left)} and {len(right)} fields: they would never be equal"
+        yield f"its keys have {len(left)} and {len(right)} fields, so they would never be equal"
         return
-    kinds = [[_kind(side, name) for name in names] for side, names in zip(over.sides, (left, right), strict=True)]
+    kinds = [
+        [_join_key_type(side, name) for name in names] for side, names in zip(over.sides, (left, right), strict=True)
+    ]
     for one, other, *kind in zip(left, right, *kinds, strict=True):
         if None not in kind and kind[0] is not kind[1]:
-            yield f"{one!r} and {other!r} have different types: they would never be equal"
+            yield f"{one!r} and {other!r} have different types, so they would never be equal"
 
 
 def _time_problems(over: JoinInputs) -> Iterator[str]:
-    """Yield the errors in the times of two joined streams. If neither has event time, log time is used. Events of two
-    streams never arrive at exactly the same moment. So with event time and no `late_after`, a partner that arrives a
-    moment later would be missed."""
+    """Yield the problems with the time settings of two joined streams. If neither has event time, log time is used.
+    Because the events of two streams never arrive at exactly the same moment, event time requires `late_after`: without
+    it, a partner that arrives a moment later would be missed."""
     known = [side for side in over.sides if side is not None]
     timed = [side.event.__time_field__ is not None for side in known]
     if any(timed) and not all(timed):
         name = known[timed.index(False)].event.__name__
-        yield f"{name} has no event time, but the other side does: class {name}(Event, time=...)"
+        yield f"{name} has no event time, but the other side has one: write class {name}(Event, time=...)"
     elif all(timed):
         for side in known:
             if not side.late_after:
                 yield (
-                    f"{side.stream} has no late_after, so the join cannot wait for late events: set "
-                    "late_after=timedelta(...), above zero, on that stream; two events never arrive at the same moment"
+                    f"{side.stream} has no late_after, so the join cannot wait for late events: on that stream, set "
+                    "late_after=timedelta(...), above zero, because two events never arrive at the same moment"
                 )
 
 
-def _kind(side: Side | None, key: str) -> Any:
+def _join_key_type(side: Side | None, key: str) -> Any:
     """Return the key field's type on a side of a join, or None if there is no such field (the error is reported for the
     input)."""
     with suppress(NameError, TypeError):
@@ -302,7 +315,7 @@ def _kind(side: Side | None, key: str) -> Any:
     return None
 
 
-def _takes_two(function: Pair) -> bool:
+def _takes_joined_pair(function: Pair) -> bool:
     try:
         signature(function).bind(None, None)
     except TypeError:
@@ -310,24 +323,24 @@ def _takes_two(function: Pair) -> bool:
     return True
 
 
-def _pair(within: Within) -> tuple[timedelta, timedelta]:
+def _before_and_after(within: Within) -> tuple[timedelta, timedelta]:
     return within if isinstance(within, tuple) else (within, within)
 
 
 def two_keys(key: Any, sides: Sequence[Side | None]) -> tuple[KeyFields, KeyFields]:
     """Return the keys of both sides of a join, or NO_KEYS if the key is invalid (`check` reports the error). A tuple
     contains one key for each side. A list contains several fields, with one exception: if it has two names and each
-    side has only one of these names, it means a single field with a different name on each side."""
-    given = key if isinstance(key, tuple) or _are_two_names(key, sides) else (key, key)
+    side has only one of them, the list stands for a single field with a different name on each side."""
+    given = key if isinstance(key, tuple) or _is_key_of_two_sides(key, sides) else (key, key)
     keys = tuple(map(given_key, given))
     is_sound = len(keys) == 2 and all(isinstance(name, str) for side_key in keys for name in key_names(side_key))
     return (keys[0], keys[1]) if is_sound else NO_KEYS
 
 
-def _are_two_names(key: Any, sides: Sequence[Side | None]) -> bool:
+def _is_key_of_two_sides(key: Any, sides: Sequence[Side | None]) -> bool:
     if not isinstance(key, list) or len(key) != 2:
         return False
-    there = [[_kind(side, name) is not None for name in key] for side in sides]
+    there = [[_join_key_type(side, name) is not None for name in key] for side in sides]
     return there == [[True, False], [False, True]]
 
 

@@ -2,10 +2,10 @@
 
 A pair is emitted as soon as both events have arrived. An event is kept until no further partner can arrive, because the
 other stream's time for this key has passed the interval. A stream's time is `late_after` behind its newest event. This
-time also advances without events: when log time has advanced by the interval plus `late_after` since an event arrived,
+time also advances without events: once log time has advanced by the interval plus `late_after` since an event arrived,
 the other stream's time has passed that event's interval. An event that is behind its own stream's time is late: it is
-not joined, and is reported. So any two events within the interval that are not late are joined, and an event that is
-dropped without a partner really has no partner.
+not joined, and is reported. So any two events within the interval are joined unless one of them is late, and an event
+that is dropped without a partner really has no partner.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class IntervalState(State):
     """The interval join's state for a key. 0 is the left side and 1 the right side.
 
     `slots_0` and `slots_1` are in order of event time. `came_0` and `came_1` contain the log times at which these
-    events arrived, by number, and `held_0` and `held_1` contain the events. On the left side, all times before `over_0`
-    are past. `timer` is the time that the timer is set for, and `forget` is the time when the key is deleted if it
+    events arrived, by number, and `held_0` and `held_1` contain the events. All times before `over_0` are past on the
+    left side. `timer` is the time that the timer is set for, and `forget` is the time when the key is deleted if it
     receives no events.
     """
 
@@ -54,8 +54,8 @@ class IntervalState(State):
 
 
 class Reach(NamedTuple):
-    """The interval that contains an event's partners, from `back` before it to `ahead` after it; whether the event is
-    emitted if it has no partner (`outer`); and how long it waits for a partner in log time."""
+    """The interval in which an event has partners: from `back` before the event to `ahead` after it. `outer` is true if
+    an event that has no partner is emitted too, and `wait` is how long the event waits for partners in log time."""
 
     back: timedelta
     ahead: timedelta
@@ -102,7 +102,7 @@ class IntervalJoin:
     def _event(self, state: Any, side: int, event: Any, ctx: Context) -> Iterator[Any]:
         get = self._times[side] if self._timed else None
         time = ctx.now if get is None else get(event)
-        over = _over(state, side)
+        over = _join_side_past(state, side)
         if over is not None and time < over:
             yield missed(ctx, self.sides[side], "late", time, event, over - time)
         else:
@@ -114,13 +114,13 @@ class IntervalJoin:
         self._reach(state, side, time - self.sides[side].late_after)
         if not self._timed:
             self._reach(state, 1 - side, time)  # log time is the same for both sides
-        reach, other = self.reach[side], _at(state, 1 - side)
-        first = bisect_left(other.slots, time - reach.back, key=_time)
-        partners = other.slots[first : bisect_right(other.slots, time + reach.ahead, key=_time)]
+        reach, other = self.reach[side], _join_side_state(state, 1 - side)
+        first = bisect_left(other.slots, time - reach.back, key=_slot_event_time)
+        partners = other.slots[first : bisect_right(other.slots, time + reach.ahead, key=_slot_event_time)]
         for slot in partners:
             slot.paired = True
             yield from listed(self.function(*self._pair(side, event, other.held[slot.number])))
-        over = _over(state, 1 - side)
+        over = _join_side_past(state, 1 - side)
         if over is None or time + reach.ahead >= over:
             yield from self._keep(state, side, Slot(time, state.next, bool(partners)), event, ctx)
         elif reach.outer and not partners:
@@ -128,20 +128,20 @@ class IntervalJoin:
         yield from self._let_go(state, ctx)
 
     def _keep(self, state: Any, side: int, slot: Slot, event: Any, ctx: Context) -> Iterator[Any]:
-        at, bounds = _at(state, side), self.bounds
+        at, bounds = _join_side_state(state, side), self.bounds
         if len(at.slots) >= bounds.events:
             if bounds.full == "refuse_new" or slot.time <= at.slots[0].time:
                 yield missed(ctx, self.sides[side], "full", slot.time, event)
                 return
             oldest = at.slots.pop(0)
-            yield missed(ctx, self.sides[side], "full", oldest.time, _drop(at, oldest))
+            yield missed(ctx, self.sides[side], "full", oldest.time, _drop_joined_event(at, oldest))
         state.next += 1
-        insort(at.slots, slot, key=_event_order)
+        insort(at.slots, slot, key=_slot_event_order)
         at.came[slot.number], at.held[slot.number] = ctx.now, event
 
     def _reach(self, state: Any, side: int, time: datetime) -> None:
         """Record that all times before this time are past on one side of the join."""
-        over = _over(state, side)
+        over = _join_side_past(state, side)
         if over is None or over < time:
             setattr(state, f"over_{side}", time)
 
@@ -149,14 +149,14 @@ class IntervalJoin:
         """Drop the events whose partners can no longer arrive. In an outer join, emit the dropped events that had no
         partner."""
         for side, reach in enumerate(self.reach):
-            over, at = _over(state, 1 - side), _at(state, side)
+            over, at = _join_side_past(state, 1 - side), _join_side_state(state, side)
             if over is None or not at.slots or at.slots[0].time + reach.ahead >= over:
                 continue
-            count = bisect_left(at.slots, over - reach.ahead, key=_time)
+            count = bisect_left(at.slots, over - reach.ahead, key=_slot_event_time)
             gone = at.slots[:count]
             del at.slots[:count]
             for slot in gone:
-                event = _drop(at, slot)
+                event = _drop_joined_event(at, slot)
                 if reach.outer and not slot.paired:
                     pair = self._pair(side, event, None)
                     yield from safely(self.function, pair, ctx, self.sides[side], slot.time)
@@ -166,7 +166,7 @@ class IntervalJoin:
         state.timer = None
         now = ctx.now
         for side, reach in enumerate(self.reach):
-            at = _at(state, side)
+            at = _join_side_state(state, side)
             waited = takewhile(lambda arrival: arrival[1] + reach.wait < now, at.came.items())  # noqa: B023  # used at once
             get = self._times[side] if self._timed else None
             times = [came if get is None else get(at.held[number]) for number, came in waited]
@@ -197,25 +197,26 @@ class IntervalJoin:
         return (event, partner) if side == 0 else (partner, event)
 
 
-def _over(state: Any, side: int) -> datetime | None:
+def _join_side_past(state: Any, side: int) -> datetime | None:
+    """Return the time before which all times are past on one side of a join."""
     over: datetime | None = state.over_1 if side else state.over_0
     return over
 
 
-def _at(state: Any, side: int) -> _At:
+def _join_side_state(state: Any, side: int) -> _At:
     if side:
         return _At(state.slots_1, state.came_1, state.held_1)
     return _At(state.slots_0, state.came_0, state.held_0)
 
 
-def _drop(at: _At, slot: Slot) -> Any:
+def _drop_joined_event(at: _At, slot: Slot) -> Any:
     del at.came[slot.number]
     return at.held.pop(slot.number)
 
 
-def _time(slot: Slot) -> datetime:
+def _slot_event_time(slot: Slot) -> datetime:
     return slot.time
 
 
-def _event_order(slot: Slot) -> tuple[datetime, int]:
+def _slot_event_order(slot: Slot) -> tuple[datetime, int]:
     return slot.time, slot.number

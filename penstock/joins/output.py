@@ -17,9 +17,10 @@ Pair = Callable[[Any, Any], Any]
 
 
 class Missed(Event):
-    """An event in `stream` that a join did not fully process. The `reason` is `late` if it arrived `by_s` seconds too
-    late; `full` if a limit was exceeded; `forgotten` if the table's version for the event's time is no longer stored;
-    or `failed` if the function raised when the event's wait ended. `event` contains the event as JSON."""
+    """An event in `stream` that a join did not fully process. `reason` is `late` if the event arrived `by_s` seconds
+    too late, or `full` if a limit was exceeded. It is `forgotten` if the table's version for the event's time is no
+    longer stored, and `failed` if the function raised when the event's wait ended. `event` contains the event as
+    JSON."""
 
     key: str
     stream: str
@@ -39,8 +40,9 @@ class Side(NamedTuple):
 
 
 def is_of(side: Side, other: Side) -> Callable[[Any, Context], bool]:
-    """Return a function that decides whether an event belongs to this side rather than to the other side. Checking its
-    class is fastest, but does not work if both sides have the same class or one class inherits from the other."""
+    """Return a function that decides whether an event belongs to this side rather than to the other side. The fastest
+    way is to check its class, but that does not work if both sides have the same class or one class inherits from the
+    other."""
     stream, cls = side.stream, side.event
     if issubclass(cls, other.event) or issubclass(other.event, cls):
         return lambda event, ctx: ctx.stream == stream

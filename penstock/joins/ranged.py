@@ -1,8 +1,8 @@
 """Joins of a stream with a rollup. Each event is joined with its key's rows for one unit of time, in a range before the
 event.
 
-An event sees the rows that the rollup had, in log order, when the event arrived: rows arrive as the rollup's changes,
-and rows that the rollup deletes are also deleted here. So a replay sees the same rows.
+In log order, an event sees the rows that the rollup had when the event arrived: rows arrive as the rollup's changes,
+and rows that the rollup deletes are also deleted here. So an event sees the same rows in a replay.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Buckets(State):
 
 
 class RangeJoin:
-    """The functions of the handler of a join with a rollup. Each key stores its newest `rows_max` rows."""
+    """The functions of a handler that joins a stream with a rollup. Each key stores its newest `rows_max` rows."""
 
     def __init__(self, rollup: Side, stream: Side, *, per: str, within: timedelta, inner: bool, rows_max: int) -> None:
         self.rollup, self.stream, self.per, self.inner, self.rows_max = rollup, stream, per, inner, rows_max

@@ -16,10 +16,11 @@
 
 Batches of an earlier version are converted to the newest class column by column when they are read, in any process,
 using only stored data. Only a step that increases the version of a class with `migrate` needs the class; rows are then
-converted through Python dicts, a limited number at a time. A log is opened with the classes to read events as, which
-can be newer than the stored version: a rebuild reads with the new class while the old class is still used for writing.
-Classes cannot be sent to Spark's workers, so the workers get the source text of the app's file (`AppText`) and run it
-if an event needs the class. The transaction that stores a new version also checks that all stored events can be read.
+converted through Python dicts, a limited number at a time. A log is opened with the classes that its events are read
+as. They can be newer than the stored version: a rebuild reads with the new class while the old class is still used for
+writing. Classes cannot be sent to Spark's workers, so the workers get the source text of the app's file (`AppText`) and
+run it if an event needs the class. The transaction that stores a new version also checks that all stored events can be
+read.
 """
 
 from penstock.queue.embedded import EmbeddedLog, EmbeddedLogOpener

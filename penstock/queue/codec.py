@@ -40,10 +40,10 @@ def encode(batch: pa.RecordBatch, *, compressed: bool = False) -> Iterator[tuple
     elif plain.size > ROW_BYTES_MAX:
         raise TooLarge(f"an event of {plain.size} bytes is too large for the log; the limit is {ROW_BYTES_MAX}")
     else:
-        yield batch.num_rows, _smaller(batch, plain) if compressed else plain
+        yield batch.num_rows, _compressed_if_smaller(batch, plain) if compressed else plain
 
 
-def _smaller(batch: pa.RecordBatch, plain: Any) -> Any:
+def _compressed_if_smaller(batch: pa.RecordBatch, plain: Any) -> Any:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=_ZSTD) as writer:
         writer.write_batch(batch)

@@ -71,13 +71,14 @@ class Committer:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Reserve the stream's file for one call. If an earlier call was interrupted, its outcome is determined first.
-
-        If that call's transaction turns out to be durable, `surprises` is incremented.
+        """Reserve the stream's file for one call. If an earlier call was interrupted, first determine its outcome. If
+        its transaction turns out to be durable, increment `surprises`.
         """
         with self._lock:
             if self.terms.failure is not None:
-                raise SyncFailed(f"the disk of {self.path} has failed: {self.terms.failure}; restart to continue")
+                raise SyncFailed(
+                    f"the disk that holds {self.path} has failed: {self.terms.failure}; restart to continue"
+                )
             if self._in_doubt:
                 self._look_again()
             yield
@@ -93,8 +94,8 @@ class Committer:
         free = files.free_bytes(self.path.parent)
         if free < self.terms.disk_reserve_bytes:
             raise DiskFull(
-                f"{free} bytes are free on the disk of {self.path}, and {self.terms.disk_reserve_bytes} are kept in "
-                "reserve; nothing was written",
+                f"only {free} bytes are free on the disk that holds {self.path}, and "
+                f"{self.terms.disk_reserve_bytes} are kept in reserve; nothing was written",
                 retry_after_s=5,
             )
 

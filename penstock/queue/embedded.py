@@ -32,10 +32,10 @@ NO_CLASSES: Mapping[str, EventSpec] = MappingProxyType({})
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 _inherited: list[object] = []
-"""Connections inherited through a fork. SQLite forbids using or closing them, so they are only kept alive."""
+"""Connections inherited through a fork. SQLite forbids using or closing them, so they are kept here and never used."""
 
 
-def _now() -> datetime:
+def _system_time() -> datetime:
     return datetime.now(UTC)
 
 
@@ -52,7 +52,7 @@ class EmbeddedLog:
         *,
         read_only: bool = False,
         disk_reserve_bytes: int = Settings.disk_reserve_bytes,
-        clock: Callable[[], datetime] = _now,
+        clock: Callable[[], datetime] = _system_time,
         classes: Mapping[str, EventSpec] = NO_CLASSES,
         offsets: Offsets | None = None,
     ) -> None:

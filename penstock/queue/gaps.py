@@ -1,7 +1,7 @@
 """Gaps between offsets, for tests. The embedded log normally has no gaps, but a log such as Kafka does.
 
-If the environment variable `PENSTOCK_TEST_GAPS` is set, every log that is opened for writing skips offsets: short gaps
-at random, within and after batches, and long gaps at fixed positions, including one before the first row of a
+If the environment variable `PENSTOCK_TEST_GAPS` is set, every log that is opened for writing skips offsets. Short gaps
+occur at random, within and after batches. Long gaps occur at fixed positions, including one before the first row of a
 partition. The variable's value is the random seed.
 """
 
@@ -24,8 +24,8 @@ LONG_PERIOD, LONG_BEGIN, LONG_END = 200_000, 1_150, 151_150
 """In each period, no row has an offset in [LONG_BEGIN, LONG_END): more offsets than any reader reads at a time."""
 
 Offsets = Callable[[int, int], Sequence[int]]
-"""Takes the lowest offset to use and a number of rows, and returns an offset for each row, followed by the next free
-offset. If there are no rows, returns only the lowest offset."""
+"""A function that takes the lowest offset to use and a number of rows. It returns an offset for each row, followed by
+the next free offset. If there are no rows, it returns only the lowest offset."""
 
 
 def dense(first: int, rows: int) -> Sequence[int]:
@@ -43,17 +43,17 @@ def sparse(draw: Random) -> Offsets:
     """Return a function that assigns log offsets with random short gaps, and with long gaps at fixed positions."""
 
     def offsets(first: int, rows: int) -> Sequence[int]:
-        given = [_past_long(first) if rows else first]
+        given = [_past_long_gap(first) if rows else first]
         for row in range(1, rows + 1):
             share = WITHIN_SHARE if row < rows else BEHIND_SHARE
             short = draw.randint(1, LENGTH_MAX) if draw.random() < share else 0
-            given.append(_past_long(given[-1] + 1 + short))
+            given.append(_past_long_gap(given[-1] + 1 + short))
         return given
 
     return offsets
 
 
-def _past_long(offset: int) -> int:
+def _past_long_gap(offset: int) -> int:
     """Return the first offset, at or after this offset, that is not in a long gap."""
     if offset < FIRST_ROW:
         return FIRST_ROW

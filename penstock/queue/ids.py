@@ -21,30 +21,31 @@ MARKS = 256
 when the last of them expires."""
 
 ASCII_CHARS_MAX, OTHER_CHARS_MAX = 96, 16
-"""Number of characters up to which an id is held as it is, if it is ASCII and otherwise: a character that is not ASCII
-can make each character of the id take four bytes. Longer ids are held as digests."""
+"""Maximum length in characters of an id that is kept unchanged, for ASCII ids and for other ids. The second limit is
+lower because a single character that is not ASCII can make each character of the id take four bytes. Longer ids are
+kept as digests."""
 _SECRET = secrets.token_bytes(32)
 """Makes digests unpredictable, so that nobody can prepare ids with the same digest. Digests never leave the process."""
 
 
 def short_ids(ids: Sequence[str | None]) -> Sequence[str | None]:
-    """Return event ids in the form in which they are held: each long id is replaced by a digest of 128 bits.
+    """Return event ids in the form in which they are remembered: each long id is replaced by a digest of 128 bits.
 
     The result depends only on the id, so that a repeated id is always found. The probability that any two of 10^12 ids
-    have the same digest, or that an id is equal to another one's digest, is below 10^-14.
+    have the same digest, or that an id is equal to the digest of another id, is below 10^-14.
     """
     texts = [text for text in ids if text is not None]
     longest = max(map(len, texts), default=0)
     if longest <= OTHER_CHARS_MAX or (longest <= ASCII_CHARS_MAX and "".join(texts).isascii()):
         return ids
-    return [text if text is None or _is_short(text) else _digest(text) for text in ids]
+    return [text if text is None or _is_short_id(text) else _id_digest(text) for text in ids]
 
 
-def _is_short(text: str) -> bool:
+def _is_short_id(text: str) -> bool:
     return len(text) <= (ASCII_CHARS_MAX if text.isascii() else OTHER_CHARS_MAX)
 
 
-def _digest(text: str) -> str:
+def _id_digest(text: str) -> str:
     return blake2b(text.encode(), digest_size=16, key=_SECRET).hexdigest()
 
 
@@ -92,7 +93,8 @@ class RecentIds:
     def sift(
         self, batches: Mapping[int, pa.RecordBatch], positions: Mapping[int, Sequence[int]], newest_us: int
     ) -> Sifted:
-        """Separate events whose id is known, or occurs in an earlier row, from new rows. Does not remember new ids.
+        """Separate duplicates, which are events whose id is known or occurs in an earlier row, from new events. Does
+        not remember new ids.
 
         `positions` contains, for each partition, the positions that its next events will get. Known ids that are too
         old compared with `newest_us`, the newest ingest time of the rows, are deleted.
@@ -113,10 +115,11 @@ class RecentIds:
     def _repeated(
         self, ids: Sequence[str | None], positions: Sequence[int], fresh: dict[str, int]
     ) -> tuple[list[int], list[int]]:
-        """Return the row numbers of duplicate events, and the positions of the events they repeat. Null is never a
-        duplicate.
+        """Return the row numbers of duplicate events, and the positions of the events that they repeat. An event
+        without an id is never a duplicate.
 
-        The ids of other rows are added to `fresh`, each with the next of `positions`.
+        The ids of the other events are added to `fresh` with the events' positions. Each of these events, in order,
+        gets the next position from `positions`.
         """
         distinct = {event_id for event_id in ids if event_id is not None}
         if not distinct:

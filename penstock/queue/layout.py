@@ -6,7 +6,7 @@
                data is a gap: offsets that no event uses
 
 Every row has a checksum over all its other columns, including its key, because SQLite does not checksum its pages. A
-row with a wrong key or row count is therefore treated like a row with wrong data.
+wrong key or row count is therefore detected in the same way as wrong data.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Stored(NamedTuple):
         numbers = self[:5]
         if not (all(type(number) is int for number in numbers) and isinstance(self.data, bytes) and self.rows > 0):
             return False
-        return _seal(*numbers[:4], self.data) == self.crc
+        return _batch_checksum(*numbers[:4], self.data) == self.crc
 
 
 def key(partition: int, offset: int) -> int:
@@ -79,14 +79,14 @@ def position(at: int) -> AppendPosition:
 
 
 def stored(at: int, rows: int, version: int, ingest_us: int, data: Any) -> Stored:
-    return Stored(at, rows, version, ingest_us, _seal(at, rows, version, ingest_us, data), data)
+    return Stored(at, rows, version, ingest_us, _batch_checksum(at, rows, version, ingest_us, data), data)
 
 
 def gap(at: int, length: int, version: int, ingest_us: int) -> Stored:
     return stored(at, length, version, ingest_us, b"")
 
 
-def _seal(at: int, rows: int, version: int, ingest_us: int, data: Any) -> int:
+def _batch_checksum(at: int, rows: int, version: int, ingest_us: int, data: Any) -> int:
     return files.checksum(_SEALED.pack(at, rows, version, ingest_us), data)
 
 
@@ -141,7 +141,7 @@ def load_extent(connection: sqlite3.Connection, path: Path) -> Extent:
     try:
         return msgspec.convert(value, Extent)
     except msgspec.ValidationError as error:
-        raise Damaged(f"{path}: the extent of the stream cannot be read: {error}", file=str(path)) from None
+        raise Damaged(f"{path}: the stream's extent cannot be read: {error}", file=str(path)) from None
 
 
 def save_extent(connection: sqlite3.Connection, extent: Extent) -> None:
@@ -172,17 +172,18 @@ def save_version(connection: sqlite3.Connection, version: int, event_version: Ev
 
 
 def create(path: Path, first: EventVersion, partitions: int) -> None:
-    """Create an empty stream file, durable on return. After a crash, the file exists completely or not at all."""
+    """Create an empty stream file, durable on return. After a crash, the file either is complete or does not exist."""
     leftover = path.with_name(f"{path.name}-wal")
     if leftover.exists():
         raise Damaged(
-            f"{path} is missing but {leftover.name} exists: put the file back, or remove both", file=str(path)
+            f"{path} is missing but {leftover.name} exists: either put the file back, or remove the other one too",
+            file=str(path),
         )
     temporary = path.with_name(f".{path.name}.new")
     temporary.unlink(missing_ok=True)
     connection = files.connect(temporary)
     try:
-        _fill(connection, temporary, first, partitions)
+        _create_stream_tables(connection, temporary, first, partitions)
     finally:
         connection.close()
     try:
@@ -194,7 +195,7 @@ def create(path: Path, first: EventVersion, partitions: int) -> None:
         raise SyncFailed(f"{path} could not be written to disk: {error}") from error
 
 
-def _fill(connection: sqlite3.Connection, path: Path, first: EventVersion, partitions: int) -> None:
+def _create_stream_tables(connection: sqlite3.Connection, path: Path, first: EventVersion, partitions: int) -> None:
     with files.storage_errors(path):
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # so that trim can return space to the disk
         connection.execute("VACUUM")  # applies the line above

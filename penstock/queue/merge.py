@@ -55,7 +55,7 @@ class Merger:
         run: list[Header] = []
         rows = size = 0
         for header in self._reader.headers(partition, begin, PIECE_BATCHES):
-            while run and not _fits(run, header, rows, size):
+            while run and not _fits_merged_run(run, header, rows, size):
                 if len(run) >= RUN_MIN:
                     return run
                 rows, size = rows - run[0].rows, size - run[0].bytes
@@ -76,19 +76,19 @@ class Merger:
         parts = [batch for _, _, batch in self._reader.versioned(partition, first, end)]
         whole = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
         newest_us = max(header.ingest_us for header in run)
-        rows = list(_pack(layout.key(partition, first), whole, version, newest_us))
+        rows = list(_compressed_batches(layout.key(partition, first), whole, version, newest_us))
         with self._committer.turn():
             after = self._committer.extent.grown({})
             self._committer.replace(run[0].at, layout.key(partition, end), rows, after)
         return len(run) - len(rows)
 
 
-def _fits(run: Sequence[Header], header: Header, rows: int, size: int) -> bool:
+def _fits_merged_run(run: Sequence[Header], header: Header, rows: int, size: int) -> bool:
     adjacent = header.version == run[0].version and header.first == run[-1].end and not header.is_gap
     return adjacent and rows + header.rows <= ROWS_MAX and size + header.bytes <= BYTES_MAX
 
 
-def _pack(at: int, batch: pa.RecordBatch, version: int, ingest_us: int) -> Iterator[Stored]:
+def _compressed_batches(at: int, batch: pa.RecordBatch, version: int, ingest_us: int) -> Iterator[Stored]:
     for rows, data in codec.encode(batch, compressed=True):
         yield layout.stored(at, rows, version, ingest_us, data)
         at += rows

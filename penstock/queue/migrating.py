@@ -37,9 +37,9 @@ class Migration:
         Raises `RowError` for the first event that fails.
         """
         events = []
-        for row, fields in enumerate(_dicts(batch)):
+        for row, fields in enumerate(_event_dicts(batch)):
             try:
-                events.append(self._event(fields))
+                events.append(self._migrated_event(fields))
             except Exception as error:
                 raise RowError(row, error) from error
         try:
@@ -59,39 +59,41 @@ class Migration:
         """
         return some_columns(self._cls, events, self._cls.__struct_fields__)
 
-    def _event(self, fields: dict[str, Any]) -> Any:
+    def _migrated_event(self, fields: dict[str, Any]) -> Any:
         number = self._number
         for version in self._versions:
-            fields = _stepped(self._cls, fields, version, number)
+            fields = _next_version_fields(self._cls, fields, version, number)
             number = version.number
         event = msgspec.convert(fields, self._strict, from_attributes=True)
         if any(unfit_decimal(getattr(event, name)) for name in self._decimals):
-            raise ValueError("a decimal has more digits than its column")
+            raise ValueError("a decimal has more digits than its column allows")
         return event
 
 
-def _dicts(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+def _event_dicts(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """Yield stored events as dicts of plain values: a record becomes a dict, an enum becomes its value, and a UUID
     becomes a string."""
     names = [name for name in batch.schema.names if name not in SYSTEM_COLUMNS]
-    columns = [_values(batch.column(name)) for name in names]
+    columns = [_plain_values(batch.column(name)) for name in names]
     return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
-def _values(column: pa.Array) -> Sequence[Any]:
+def _plain_values(column: pa.Array) -> Sequence[Any]:
     if pa.types.is_timestamp(column.type):
         return list(times(column))
     return list(column.to_pylist(maps_as_pydicts="strict"))
 
 
-def _stepped(cls: type[Event], fields: dict[str, Any], event_version: EventVersion, number: int) -> dict[str, Any]:
+def _next_version_fields(
+    cls: type[Event], fields: dict[str, Any], event_version: EventVersion, number: int
+) -> dict[str, Any]:
     """Convert an event's fields to the next stored version. Raises an exception if they do not match that version."""
     assert event_version.step is not None
     assert event_version.shape is not None
     if event_version.step.migrates:
         migrate = migrate_of(cls)
         if migrate is None:
-            raise TypeError(f"{cls.__name__} has no method migrate")
+            raise TypeError(f"{cls.__name__} has no migrate method")
         for version in range(number, event_version.number):
             fields = migrate(version, fields)
             if not isinstance(fields, dict):

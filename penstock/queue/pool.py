@@ -11,8 +11,8 @@ from pathlib import Path
 from penstock.core import files
 
 IDLE_MAX = 8
-"""Maximum number of idle connections kept open. More connections can be lent at the same time, one to each reading
-thread."""
+"""Maximum number of idle connections kept open. More connections than that can be lent at the same time, one to each
+reading thread."""
 
 
 class ConnectionPool:

@@ -114,7 +114,8 @@ class StreamFileReader:
         self._spec, self._upcaster = spec, None
 
     def events_kept(self) -> int:
-        """Return roughly how many events are kept, assuming that ticks are spread evenly among all appended rows."""
+        """Return roughly how many events are kept, on the assumption that ticks are spread evenly among all appended
+        rows."""
         extent = self.extent()
         appended = extent.events() + extent.ticks
         kept = self.rows_between({}, dict(enumerate(extent.nexts)))
@@ -130,7 +131,7 @@ class StreamFileReader:
         return min((header.version for headers in kept for header in headers), default=extent.version + 1)
 
     def is_evolved(self) -> bool:
-        """Return whether any step to the class being read, or to the newest version, changes events."""
+        """Return whether any step on the way to the class being read, or to the newest version, changes events."""
         history, spec = self.versions(self.extent().version), self._spec
         if spec is not None and not is_current(history[-1], spec):
             history = [*history, next_version(self.path.stem, history, spec, self.oldest_version())]
@@ -172,7 +173,7 @@ class StreamFileReader:
                 row += part.num_rows
 
     def versioned(self, partition: int, start: int, end: int) -> Iterator[tuple[int, pa.Array, pa.RecordBatch]]:
-        """Yield the same rows without converting them, as batches with their version and offsets."""
+        """Yield the rows at offsets [start, end) without converting them, as batches with their version and offsets."""
         while start < end:
             piece = self._piece(partition, start, end)
             for version, group in groupby((batch for batch in piece if not batch.is_gap), lambda batch: batch.version):
@@ -180,7 +181,7 @@ class StreamFileReader:
                 batch = codec.decode([member.data for member in members], self.versions(version)[version - 1].schema)
                 skipped = max(0, start - members[0].first)
                 count = batch.num_rows - skipped - max(0, members[-1].end - end)
-                yield version, _offsets(members).slice(skipped, count), batch.slice(skipped, count)
+                yield version, _row_offsets(members).slice(skipped, count), batch.slice(skipped, count)
             start = piece[-1].end
 
     def rows_between(self, start: Mapping[int, int], end: Mapping[int, int]) -> int:
@@ -262,7 +263,7 @@ class StreamFileReader:
         self._pool.close()
 
     def _verify(self) -> int:
-        """Run the checks that do not need to read all data, and return the generation of the file."""
+        """Run the checks that do not require reading all data, and return the generation of the file."""
         with self._pool.lend() as connection:
             with files.reading(connection, self.path):
                 mark = files.get_record(connection, self.path, "format")
@@ -274,8 +275,9 @@ class StreamFileReader:
                 self._require_edges(connection, extent)
         if extent.commits < known:
             raise Damaged(
-                f"{self.path} has {extent.commits} of {known} acknowledged commits: the newest commits are lost, or "
-                f"the file is an older copy; to continue with this file, remove {tail.path_of(self.path).name}",
+                f"{self.path} has only {extent.commits} of {known} acknowledged commits: either the newest commits "
+                "are lost, or the file is an older copy; to continue with this file, remove "
+                f"{tail.path_of(self.path).name}",
                 file=str(self.path),
             )
         return generation
@@ -290,11 +292,14 @@ class StreamFileReader:
 
     def _require_kept(self, extent: Extent, partition: int, start: int, end: int) -> None:
         if not 0 <= partition < len(extent.nexts):
-            raise BadCursor(f"{self.path.stem} has partitions 0 to {len(extent.nexts) - 1}, not {partition}")
+            raise BadCursor(
+                f"{self.path.stem} has no partition {partition}; it has partitions 0 to {len(extent.nexts) - 1}"
+            )
         first, last = extent.starts[partition], extent.nexts[partition]
         if not first <= start <= end <= last:
             raise BadCursor(
-                f"{self.path.stem}: partition {partition} keeps offsets {first} to {last}, not all of {start} to {end}"
+                f"{self.path.stem}: partition {partition} holds only offsets {first} to {last}, not all of {start} to "
+                f"{end}"
             )
 
     def _piece(self, partition: int, start: int, end: int) -> list[Stored]:
@@ -342,7 +347,7 @@ class StreamFileReader:
         )
 
 
-def _offsets(batches: Sequence[Stored]) -> pa.Array:
+def _row_offsets(batches: Sequence[Stored]) -> pa.Array:
     """Return the offsets of the rows of stored batches, in order."""
     first, end = batches[0].first, batches[-1].end
     if end - first == sum(batch.rows for batch in batches):

@@ -29,16 +29,16 @@ def recall(reader: StreamFileReader, limit: int, lifetime_us: int) -> RecentIds:
     """
     recent = RecentIds(limit, lifetime_us)
     if limit and reader.extent().ids:
-        for rows in _newest_first(reader, lifetime_us):
-            _add_older(recent, rows)
+        for rows in _newest_ids_first(reader, lifetime_us):
+            _add_older_ids(recent, rows)
             if len(recent) == limit:
                 break
     return recent
 
 
-def _add_older(recent: RecentIds, rows: pa.Table) -> None:
-    """Add a stream's older ids. Ids that share a mark are no further apart in time than in an index that was built as
-    the events arrived."""
+def _add_older_ids(recent: RecentIds, rows: pa.Table) -> None:
+    """Add a stream's older ids. The ids that share a mark are at most as far apart in time as in an index that was
+    built while the events arrived."""
     ids, positions, times = (rows.column(name).to_pylist() for name in ("id", "at", "us"))
     ids = list(short_ids(ids))
     while times:
@@ -47,23 +47,23 @@ def _add_older(recent: RecentIds, rows: pa.Table) -> None:
         del ids[begin:], positions[begin:], times[begin:]
 
 
-def _newest_first(reader: StreamFileReader, lifetime_us: int) -> Iterator[pa.Table]:
+def _newest_ids_first(reader: StreamFileReader, lifetime_us: int) -> Iterator[pa.Table]:
     """Yield tables of ids with positions and ingest times, newest table first, until the remaining rows are too old.
 
-    The rows of a table are sorted oldest first. The partition with the newest unread rows is read next; rows newer than
-    all unread rows are yielded. If times are equal, or the clock was set back between chunks, the higher offset counts
-    as newer.
+    The rows of a table are sorted oldest first. The partition with the newest unread rows is read next. Rows are
+    yielded once they are newer than all unread rows. If times are equal, or the clock was set back between chunks, the
+    higher offset counts as newer.
     """
     extent = reader.extent()
     spans = zip(extent.starts, extent.nexts, strict=True)
     ends = {partition: end for partition, (start, end) in enumerate(spans) if end > start}
-    oldest_us = dict.fromkeys(ends, EVER_US)  # of the rows read; no entry once a partition is read completely
+    oldest_us = dict.fromkeys(ends, EVER_US)  # of the rows read so far; a completely read partition has no entry
     held, horizon_us = ROWS.empty_table(), -EVER_US
     while oldest_us and max(oldest_us.values()) >= horizon_us:
         partition = max(oldest_us, key=oldest_us.__getitem__)
         start = extent.starts[partition]
         begin = max(start, reader.rows_end(partition, start, ends[partition]) - CHUNK_ROWS)
-        rows, oldest_us[partition], newest_us = _read(reader, partition, begin, ends[partition])
+        rows, oldest_us[partition], newest_us = _read_ids(reader, partition, begin, ends[partition])
         held, horizon_us = pa.concat_tables([rows, held]), max(horizon_us, newest_us - lifetime_us)
         ends[partition] = begin
         if begin == start:
@@ -71,16 +71,16 @@ def _newest_first(reader: StreamFileReader, lifetime_us: int) -> Iterator[pa.Tab
         unread_us = max(oldest_us.values(), default=-EVER_US)
         if unread_us < EVER_US:
             newer = pc.greater_equal(held["us"], unread_us)
-            yield _within(held.filter(newer), horizon_us)
+            yield _ids_within(held.filter(newer), horizon_us)
             held = held.filter(pc.invert(newer))
-    yield _within(held, horizon_us)
+    yield _ids_within(held, horizon_us)
 
 
-def _within(rows: pa.Table, horizon_us: int) -> pa.Table:
+def _ids_within(rows: pa.Table, horizon_us: int) -> pa.Table:
     return rows.filter(pc.greater_equal(rows["us"], horizon_us)).sort_by("us")  # stable
 
 
-def _read(reader: StreamFileReader, partition: int, begin: int, end: int) -> tuple[pa.Table, int, int]:
+def _read_ids(reader: StreamFileReader, partition: int, begin: int, end: int) -> tuple[pa.Table, int, int]:
     """Return the event ids in a range of a partition, and the oldest and newest time of its rows."""
     kept, times = [ROWS.empty_table()], []
     for _, offsets, batch in reader.versioned(

@@ -38,10 +38,12 @@ def acknowledged(path: Path, generation: int) -> int:
         data = path.read_bytes()[: 2 * _SLOT_BYTES]
     except FileNotFoundError:
         return 0
-    return max(_commits(data[:_SLOT_BYTES], generation), _commits(data[_SLOT_BYTES:], generation))
+    return max(
+        _acknowledged_commits(data[:_SLOT_BYTES], generation), _acknowledged_commits(data[_SLOT_BYTES:], generation)
+    )
 
 
-def _commits(slot: bytes, generation: int) -> int:
+def _acknowledged_commits(slot: bytes, generation: int) -> int:
     mark, crc = slot[: _MARK.size], slot[_MARK.size : _MARK.size + _CRC.size]
     if len(crc) < _CRC.size or _CRC.unpack(crc)[0] != files.checksum(mark):
         return 0

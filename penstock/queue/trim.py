@@ -22,9 +22,8 @@ SCAN_BATCHES = 1_000
 GIVE_BACK_PAGES = 2_048
 """Maximum number of free pages that one call returns to the disk: 8 MiB, about 40 ms."""
 FREE_SHARE = 4
-"""A file is truncated when more than one page in `FREE_SHARE` is free.
-
-Otherwise, the space is left for the next appends.
+"""The file is truncated when more than one page in every `FREE_SHARE` pages is free. Otherwise, the free space is left
+for the next appends.
 """
 
 
@@ -35,14 +34,14 @@ def trim(committer: Committer, reader: StreamFileReader, retention: Retention) -
     with committer.turn():
         if starts != committer.extent.starts:
             after = msgspec.structs.replace(committer.extent.grown({}), starts=starts)
-            committer.transact(after, lambda connection: _delete_below(connection, starts))
+            committer.transact(after, lambda connection: _delete_batches_below(connection, starts))
         free, pages = reader.free_pages()
         if free * FREE_SHARE > pages:
             committer.give_back(GIVE_BACK_PAGES)
     return dict(enumerate(starts))
 
 
-def _delete_below(connection: sqlite3.Connection, starts: list[int]) -> None:
+def _delete_batches_below(connection: sqlite3.Connection, starts: list[int]) -> None:
     for partition, start in enumerate(starts):
         span = (layout.key(partition, 0), layout.key(partition, start))
         connection.execute("DELETE FROM batches WHERE at >= ? AND at < ?", span)
@@ -54,7 +53,7 @@ def _new_starts(committer: Committer, reader: StreamFileReader, retention: Reten
     starts = list(extent.starts)
     cutoff_us = committer.terms.now_us() - retention.age // timedelta(microseconds=1)
     excess = reader.size_bytes() - retention.size_bytes
-    queues = [_oldest_first(reader, extent, partition) for partition in range(len(starts))]
+    queues = [_oldest_batches_first(reader, extent, partition) for partition in range(len(starts))]
     heap = [(header.ingest_us, header) for queue in queues if (header := next(queue, None))]
     heapq.heapify(heap)
     for _ in range(TRIM_BATCHES):
@@ -72,8 +71,9 @@ def _new_starts(committer: Committer, reader: StreamFileReader, retention: Reten
     return starts
 
 
-def _oldest_first(reader: StreamFileReader, extent: Extent, partition: int) -> Iterator[Header]:
-    """Yield the stored batches of a partition, each once its end is confirmed by the next batch or the extent."""
+def _oldest_batches_first(reader: StreamFileReader, extent: Extent, partition: int) -> Iterator[Header]:
+    """Yield the stored batches of a partition. A batch is yielded when the next batch or the extent has confirmed its
+    end."""
     start, end = extent.starts[partition], extent.nexts[partition]
     while start < end:
         headers = reader.headers(partition, start, SCAN_BATCHES)

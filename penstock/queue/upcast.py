@@ -40,7 +40,7 @@ class _Plan:
 
 
 class _Rows(NamedTuple):
-    """The positions of stored rows, used in errors about the first row."""
+    """The positions of stored rows. An error reports the position of the first of them."""
 
     partition: int
     offsets: pa.Array
@@ -79,13 +79,13 @@ class Upcaster:
             return
         at, events = _Rows(partition, offsets), pc.equal(batch.column("_kind"), KIND_EVENT)
         if not pc.any(events).as_py():
-            yield self._with_ticks(_nothing(batch, self._schema), version, batch, events)
+            yield self._with_ticks(_null_fields(batch, self._schema), version, batch, events)
             return
         plan = self._plans.get(version) or self._planned(version, at)
         size = ROWS_MAX if plan.migration is not None else batch.num_rows
         for first in range(0, batch.num_rows, size):
             part, mine = batch.slice(first, size), events.slice(first, size)
-            output = _arranged(plan, part, mine)
+            output = _arranged_columns(plan, part, mine)
             self._require_values(plan, output, mine, version, at.after(first))
             if plan.migration is not None:
                 output = self._migrated(plan.migration, output, mine, version, at.after(first))
@@ -113,18 +113,23 @@ class Upcaster:
         first = version
         while chain[first].shape is None:  # a version without a class is read directly as the first with one
             first += 1
-        known: dict[str, Any] = {name: name for name in _names(chain[version - 1])}
+        known: dict[str, Any] = {name: name for name in _event_field_names(chain[version - 1])}
         for number in range(first, len(chain)):
             step = chain[number].step
             if step is None:
-                raise self._unreadable(version, at, "no event of that version was stored when its class changed")
+                raise self._unreadable(
+                    version, at, "no events were stored when its class changed, so the change was not recorded"
+                )
             if step.migrates:
                 migration = self._migration(chain, number, version, at)
-                plan = _Plan(chain[number - 1].schema, known, _required(chain, version, number), migration)
+                plan = _Plan(chain[number - 1].schema, known, _required_fields(chain, version, number), migration)
                 break
-            known = {name: self._source(chain[number], name, known, version, at) for name in _names(chain[number])}
+            known = {
+                name: self._source(chain[number], name, known, version, at)
+                for name in _event_field_names(chain[number])
+            }
         else:
-            plan = _Plan(self._schema, known, _required(chain, version, len(chain)))
+            plan = _Plan(self._schema, known, _required_fields(chain, version, len(chain)))
         self._plans[version] = plan
         return plan
 
@@ -143,7 +148,7 @@ class Upcaster:
     def _migration(self, chain: Sequence[EventVersion], number: int, version: int, at: _Rows) -> Migration:
         if self._spec is None or self._spec.load is None:
             raise self._unreadable(
-                version, at, "that requires the migrate method of its class, which is not available here"
+                version, at, "reading it requires the migrate method of its class, which is not available here"
             )
         return Migration(self._spec.load(), chain[number - 1].number, chain[number:])
 
@@ -187,11 +192,11 @@ class Upcaster:
         )
 
 
-def _names(version: EventVersion) -> Sequence[str]:
+def _event_field_names(version: EventVersion) -> Sequence[str]:
     return [name for name in version.schema.names if name not in SYSTEM_COLUMNS]
 
 
-def _required(chain: Sequence[EventVersion], version: int, number: int) -> Sequence[str]:
+def _required_fields(chain: Sequence[EventVersion], version: int, number: int) -> Sequence[str]:
     """Return the event fields of a version that must not be null but can be null in events of an earlier version."""
     shape = chain[number - 1].shape
     if shape is None or chain[version - 1].shape is not None:
@@ -199,7 +204,7 @@ def _required(chain: Sequence[EventVersion], version: int, number: int) -> Seque
     return [name for name, kind in shape.fields.items() if not kind.endswith(NULLABLE)]
 
 
-def _nothing(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _null_fields(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return the system columns of a batch together with fields that are all null."""
     columns = [
         batch.column(field.name) if field.name in SYSTEM_COLUMNS else pa.nulls(batch.num_rows, field.type)
@@ -208,7 +213,7 @@ def _nothing(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _arranged(plan: _Plan, batch: pa.RecordBatch, events: pa.Array) -> pa.RecordBatch:
+def _arranged_columns(plan: _Plan, batch: pa.RecordBatch, events: pa.Array) -> pa.RecordBatch:
     """Return the columns of the plan's schema. Values that a step adds are set only for events, not for ticks."""
     zeros = pc.if_else(events, pa.scalar(0, pa.int64()), pa.scalar(None, pa.int64()))
     columns = []

@@ -1,10 +1,9 @@
 """The versions of a stream's events: the data stored for each version, and the steps between versions.
 
-When the event class has changed, a new version is stored, which consists of the columns, the class's shape, and the
-step from the previous version. A step is plain data: the renamed fields, the removed fields, and a value for each added
-field, which is the field's default at that time. Old events can therefore be read without the class, and later changes
-to a default do not affect them. The class is needed only for a step that increases the version of a class with a
-`migrate` method.
+When the event class has changed, a new version is stored. It consists of the columns, the class's shape, and the step
+from the previous version. A step is plain data: the renamed fields, the removed fields, and for each added field the
+default that it had at that time. Old events can therefore be read without the class, and later changes to a default do
+not affect them. The class is needed only for a step that increases the version of a class with a `migrate` method.
 
 In older files, versions have only columns. The same is true of streams without an event class, such as a view's
 changes. In these streams, a column that is missing from an old row is null.
@@ -80,7 +79,7 @@ class EventVersion:
         return not (step.migrates or step.renamed or step.dropped or (fills is not None and fills.num_columns))
 
     def fill(self, name: str) -> Any:
-        """Return the value of an event field that the version step adds."""
+        """Return the value that older events get for a field that this version adds."""
         assert self.fills is not None
         return self.fills.column(name).to_pylist(maps_as_pydicts="strict")[0]
 
@@ -132,11 +131,14 @@ def next_version(stream: str, history: Sequence[EventVersion], spec: EventSpec, 
     if oldest > len(history):
         return first_version(spec)
     migrates = spec.load is not None and spec.shape.version > history[-1].number
-    before = _columns(history[-1])
+    before = _fields_of_version(history[-1])
     renamed = {old: new for old, new in spec.renamed.items() if old in before or migrates}
     step = VersionStep(renamed, tuple(old for old in spec.dropped if old in before or migrates), migrates)
-    read = history[-1:] if history[-1].shape is not None else history[oldest - 1 :]  # without a class: each by itself
-    added = {name for version in read for name in spec.shape.fields if step.source(name, _columns(version)) is None}
+    # each version without a class is converted directly to the first version with a class
+    read = history[-1:] if history[-1].shape is not None else history[oldest - 1 :]
+    added = {
+        name for version in read for name in spec.shape.fields if step.source(name, _fields_of_version(version)) is None
+    }
     names = [name for name in spec.defaults.schema.names if name in added or migrates]
     return EventVersion(spec.schema, spec.shape, step, spec.defaults.select(names))
 
@@ -159,19 +161,21 @@ def misfits(history: Sequence[EventVersion], spec: EventSpec, oldest: int) -> It
         return
     steps = [version.step for version in history[oldest:] if version.step is not None]
     if spec.load is None and any(step.migrates for step in steps):
-        yield f"it has events from before version {newest.number}, and {name} has no method migrate: restore the method"
+        yield f"it has events from before version {newest.number}, but {name} has no migrate method: restore the method"
     elif not is_current(newest, spec) and not (spec.load is not None and spec.shape.version > newest.number):
-        yield from _unsaid(history, spec, oldest) if spec.written else _remade(history, spec, oldest)
+        yield from (
+            _undeclared_changes(history, spec, oldest) if spec.written else _replaced_declaration(history, spec, oldest)
+        )
 
 
-def _remade(history: Sequence[EventVersion], spec: EventSpec, oldest: int) -> Iterator[str]:
-    if any(True for _ in _unsaid(history, spec, oldest)):
+def _replaced_declaration(history: Sequence[EventVersion], spec: EventSpec, oldest: int) -> Iterator[str]:
+    if any(True for _ in _undeclared_changes(history, spec, oldest)):
         yield "its events belong to a different declaration, which must keep this name: rename the new declaration"
 
 
-def _unsaid(history: Sequence[EventVersion], spec: EventSpec, oldest: int) -> Iterator[str]:
+def _undeclared_changes(history: Sequence[EventVersion], spec: EventSpec, oldest: int) -> Iterator[str]:
     """Yield the changes that the event class statement does not declare."""
-    before, name, number = _columns(history[-1]), spec.name, history[-1].number + 1
+    before, name, number = _fields_of_version(history[-1]), spec.name, history[-1].number + 1
     statement = f"in the statement `class {name}(...)`"
     raised = f"raise the version (version={number} {statement})"
     migrate = f"{raised} and give the class a static method migrate(version, fields)"
@@ -184,35 +188,34 @@ def _unsaid(history: Sequence[EventVersion], spec: EventSpec, oldest: int) -> It
         if new not in spec.shape.fields:
             vanished.append(old)
         elif new in taken:
-            yield f"its events have both {taken[new]!r} and {old!r}, and {name}.{new} can be only one of them"
-        elif not _holds(history[-1], old, spec, new):
+            yield f"its events have both {taken[new]!r} and {old!r}, but {name}.{new} can be only one of them"
+        elif not _fits_new_field(history[-1], old, spec, new):
             yield f"{name}.{new} was {kind} and is {spec.shape.fields[new]}: {migrate}"
         taken.setdefault(new, old)
     missing = [
         new
         for new in spec.shape.fields
-        if new not in spec.defaults.schema.names and not _is_known(new, history, spec, oldest, taken)
+        if new not in spec.defaults.schema.names and not _is_in_every_event(new, history, spec, oldest, taken)
     ]
     for old in vanished:
-        like = next((new for new in missing if new not in taken and _holds(history[-1], old, spec, new)), None)
+        like = next((new for new in missing if new not in taken and _fits_new_field(history[-1], old, spec, new)), None)
         if like is not None:
             missing.remove(like)
         yield (
-            f"its events have a field {old!r} and {name} does not: drop or rename it, with "
+            f"its events have a field {old!r}, but {name} does not: rename or drop it, with "
             f"renamed={{{old!r}: {like or 'NEW_NAME'!r}}} or dropped=[{old!r}] {statement}. If this is an older "
             "version of the app, run the newer version"
         )
     for new in missing:
-        yield f"{name}.{new} is new, and its events have no value for it: give it a default; or {migrate}"
+        yield f"{name}.{new} is new, and its events have no value for it: either give it a default, or {migrate}"
 
 
 def field_origins(history: Sequence[EventVersion], spec: EventSpec) -> dict[str, str]:
-    """Return the name that fingerprints use for each field of a class: the field's first name.
-
-    If a field is added under a former name of another field, the number of its version is appended, to keep the two
-    distinct.
+    """Return the name that fingerprints use for each field of a class, which is the field's first name. If a field is
+    added under a name that another field once had, the number of the version that adds it is appended, to keep the two
+    fields distinct.
     """
-    chain = [(_columns(version), version.step) for version in history]
+    chain = [(_fields_of_version(version), version.step) for version in history]
     if not history or not is_current(history[-1], spec):
         chain.append((spec.shape.fields, None))
     origins: dict[str, str] = {}
@@ -228,7 +231,7 @@ def field_origins(history: Sequence[EventVersion], spec: EventSpec) -> dict[str,
     return origins
 
 
-def _columns(version: EventVersion) -> Mapping[str, str]:
+def _fields_of_version(version: EventVersion) -> Mapping[str, str]:
     """Return the fields of a version with their types, from the class if the version has a class, otherwise from the
     columns."""
     if version.shape is not None:
@@ -236,27 +239,28 @@ def _columns(version: EventVersion) -> Mapping[str, str]:
     return {field.name: str(field.type) for field in version.schema if field.name not in SYSTEM_COLUMNS}
 
 
-def _holds(newest: EventVersion, old: str, spec: EventSpec, new: str) -> bool:
+def _fits_new_field(newest: EventVersion, old: str, spec: EventSpec, new: str) -> bool:
     """Return whether each value of a stored field is valid for the class's field.
 
     Without a class, only the stored type is known, so nulls are found only on reading.
     """
     if newest.shape is None:
         return bool(newest.schema.field(old).type == spec.schema.field(new).type)
-    return widens(_stored_as(newest.shape.fields[old]), _stored_as(spec.shape.fields[new]))
+    return widens(_stored_type(newest.shape.fields[old]), _stored_type(spec.shape.fields[new]))
 
 
-def _stored_as(kind: str) -> str:
+def _stored_type(kind: str) -> str:
     """Return the stored type: a time that is sent as milliseconds is stored like any other time."""
     return "datetime" + kind.removeprefix("epoch") if kind.removesuffix(NULLABLE) == "epoch" else kind
 
 
-def _is_known(
+def _is_in_every_event(
     new: str, history: Sequence[EventVersion], spec: EventSpec, oldest: int, taken: Mapping[str, str]
 ) -> bool:
     """Return whether an event field without a default is in every stored event.
 
-    A version without a class can lack a nullable column, which is then read as null, as before.
+    A version without a class can lack a nullable column. The column is then read as null, as it was before the stream
+    had a class.
     """
     if new not in taken:
         return False

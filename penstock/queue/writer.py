@@ -98,7 +98,7 @@ class StreamWriter:
             self._store([part], self.extent.remembering(producer, partition, sequence, offsets[0]))
             if self._ids.limit:
                 ids = short_ids(batch.column("_id").to_pylist())
-                positions = zip(ids, _positions(partition, offsets), strict=False)
+                positions = zip(ids, _stored_positions(partition, offsets), strict=False)
                 self._ids.add(
                     {event_id: position for event_id, position in positions if event_id is not None}, ingest_us
                 )
@@ -116,7 +116,8 @@ class StreamWriter:
                 return self._admitted(batches, batches, offsets, times, before)
             newest_us = max(times.values(), default=0)
             positions = {
-                partition: _positions(partition, partition_offsets) for partition, partition_offsets in offsets.items()
+                partition: _stored_positions(partition, partition_offsets)
+                for partition, partition_offsets in offsets.items()
             }
             sifted = self._ids.sift(batches, positions, newest_us)
             admission = self._admitted(batches, sifted.kept, offsets, times, before)
@@ -150,7 +151,9 @@ class StreamWriter:
     def _marked(self, marks: Mapping[str, str]) -> Extent:
         long = [source for source, mark in marks.items() if len(mark) > MARK_CHARS_MAX]
         if long:
-            raise StorageError(f"stream {self.name}: the mark of source {long[0]} has over {MARK_CHARS_MAX} characters")
+            raise StorageError(
+                f"stream {self.name}: the mark of source {long[0]} is longer than {MARK_CHARS_MAX} characters"
+            )
         after = self.extent.marked(marks)
         if len(after.marks) > MARKS_MAX:
             raise StorageError(f"stream {self.name} already has {MARKS_MAX} sources; give them stable names")
@@ -187,13 +190,13 @@ class StreamWriter:
     def _require_fit(self, partition: int, batch: pa.RecordBatch) -> None:
         if not 0 <= partition < len(self.extent.nexts):
             raise DeclarationError(
-                f"stream {self.name} has partitions 0 to {len(self.extent.nexts) - 1}, not {partition}"
+                f"stream {self.name} has no partition {partition}; it has partitions 0 to {len(self.extent.nexts) - 1}"
             )
         newest = self.reader.versions(self.extent.version)[-1].schema
         if not batch.schema.equals(newest):
             raise DeclarationError(
-                f"stream {self.name}: the batch has columns {_named(batch.schema)}, the stream has {_named(newest)}; "
-                "declare the new schema first"
+                f"stream {self.name}: the batch has columns {_schema_text(batch.schema)}, "
+                f"the stream has {_schema_text(newest)}; declare the new schema first"
             )
 
     def close(self) -> None:
@@ -204,7 +207,8 @@ class StreamWriter:
 class _Part:
     """Rows to be stored in one partition, which currently ends at `begin`.
 
-    `offsets` contains an offset for each row, followed by the next free offset. It can contain further offsets.
+    `offsets` contains an offset for each row, followed by the next free offset. Further offsets can follow, and are
+    ignored.
     """
 
     partition: int
@@ -236,7 +240,7 @@ class _Part:
         if not spans:
             return
         if spans[0].first > self.begin:
-            yield self._gap(self.begin, spans[0].first, version)
+            yield self._stored_gap(self.begin, spans[0].first, version)
         for span, following in zip(spans, [*(span.first for span in spans[1:]), self.end], strict=True):
             at = layout.key(self.partition, span.first)
             for rows, data in codec.encode(self.batch.slice(row, span.count)):
@@ -244,13 +248,13 @@ class _Part:
                 at += rows
             row, end = row + span.count, span.first + span.count
             if following > end:
-                yield self._gap(end, following, version)
+                yield self._stored_gap(end, following, version)
 
-    def _gap(self, start: int, end: int, version: int) -> Stored:
+    def _stored_gap(self, start: int, end: int, version: int) -> Stored:
         return layout.gap(layout.key(self.partition, start), end - start, version, self.ingest_us)
 
 
-def _positions(partition: int, offsets: Sequence[int]) -> Sequence[int]:
+def _stored_positions(partition: int, offsets: Sequence[int]) -> Sequence[int]:
     """Return positions as stored in the file: the partition and the offset combined into one number."""
     base = layout.key(partition, 0)
     if isinstance(offsets, range):
@@ -258,5 +262,5 @@ def _positions(partition: int, offsets: Sequence[int]) -> Sequence[int]:
     return [base + offset for offset in offsets]
 
 
-def _named(schema: pa.Schema) -> str:
+def _schema_text(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)

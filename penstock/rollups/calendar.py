@@ -62,11 +62,11 @@ class Calendar:
     def place(self, unit: str, instant: int) -> BucketSpan:
         """Return the rollup bucket and page that contain an instant, for one of the `UNITS`."""
         if unit == "second":
-            return _even(instant, SECOND, MINUTE)
+            return _even_bucket_span(instant, SECOND, MINUTE)
         if unit == "minute":
-            return _even(instant, MINUTE, HOUR)
+            return _even_bucket_span(instant, MINUTE, HOUR)
         if unit == "hour":
-            return _even(instant, HOUR, DAY)
+            return _even_bucket_span(instant, HOUR, DAY)
         span = self.span(instant)
         if unit == "day":
             return BucketSpan(span.day, span.day_end, span.month, span.month_end)
@@ -93,7 +93,7 @@ class Calendar:
         counts UTC days since 1970."""
         if self._zone is None:
             return (self._span_of(number + _EPOCH_DAY),)
-        first = _local_day(number * DAY, self._zone)
+        first = _calendar_day_number(number * DAY, self._zone)
         spans = [self._span_of(first + offset) for offset in range(-1, 3)]
         return tuple(span for span in spans if span.day_end > max(span.day, number * DAY))
 
@@ -111,7 +111,7 @@ class Calendar:
             (day.year - day.year % 10 + 10, 1),
         ]
         return CalendarDay(
-            self._start(ordinal), self._start(ordinal + 1), *(self._start(_first(*mark)) for mark in marks)
+            self._start(ordinal), self._start(ordinal + 1), *(self._start(_first_day_of_month(*mark)) for mark in marks)
         )
 
     def _start(self, ordinal: int) -> int:
@@ -119,25 +119,25 @@ class Calendar:
         plain = (ordinal - _EPOCH_DAY) * DAY
         if self._zone is None or ordinal > date.max.toordinal():
             return plain
-        return _first_shown(date.fromordinal(ordinal), self._zone)
+        return _calendar_day_start(date.fromordinal(ordinal), self._zone)
 
 
-def _even(instant: int, width: int, page_width: int) -> BucketSpan:
+def _even_bucket_span(instant: int, width: int, page_width: int) -> BucketSpan:
     start, page = instant - instant % width, instant - instant % page_width
     return BucketSpan(start, start + width, page, page + page_width)
 
 
-def _first(year: int, month: int) -> int:
+def _first_day_of_month(year: int, month: int) -> int:
     """Return the ordinal number of the first day of a month. Also works for the year 10000, which `date` cannot
     represent."""
     return date.max.toordinal() + 1 if year > date.max.year else date(year, month, 1).toordinal()
 
 
-def _local_day(instant: int, zone: ZoneInfo) -> int:
+def _calendar_day_number(instant: int, zone: ZoneInfo) -> int:
     return to_time(instant).astimezone(zone).toordinal()
 
 
-def _first_shown(day: date, zone: ZoneInfo) -> int:
+def _calendar_day_start(day: date, zone: ZoneInfo) -> int:
     """Return the first instant at which a clock in the zone shows this date, or a later date if the zone skips it."""
     midnight = datetime.combine(day, time(), zone)
     late, early = (to_instant(midnight.replace(fold=fold)) for fold in (0, 1))
@@ -146,7 +146,7 @@ def _first_shown(day: date, zone: ZoneInfo) -> int:
     ordinal = day.toordinal()
     while early < late:  # midnight is skipped: the clock jumps over it between these two instants
         middle = (early + late) // (2 * SECOND) * SECOND
-        if _local_day(middle, zone) >= ordinal:
+        if _calendar_day_number(middle, zone) >= ordinal:
             late = middle
         else:
             early = middle + SECOND

@@ -65,30 +65,37 @@ def rolled(declared: RollupDeclaration, classes: Sequence[type[Event]]) -> Rolle
     known = {field.name: field.base for field in fields(classes[0])} if classes else {}
     if faults or not is_key(declared.key, known):  # the error in an invalid key is reported for the handler
         unknown = dict.fromkeys(declared.row_key[2:], str)
-        return Rolled(RollupMemory, _row_class(declared, unknown, {}), _never, _never, _never, faults)
-    sheet = _sheet(declared, classes[0], known)
+        return Rolled(
+            RollupMemory,
+            _row_class(declared, unknown, {}),
+            _refuse_invalid_rollup,
+            _refuse_invalid_rollup,
+            _refuse_invalid_rollup,
+            faults,
+        )
+    sheet = _rollup_sheet(declared, classes[0], known)
     on_event, on_timer, settle = Rolling(sheet).functions()
     return Rolled(sheet.state, sheet.row, on_event, on_timer, settle)
 
 
-def _sheet(declared: RollupDeclaration, event: type[Event], known: Mapping[str, Any]) -> Sheet:
-    hints = {name: _hint(aggregate, event) for name, aggregate in declared.aggregates.items()}
+def _rollup_sheet(declared: RollupDeclaration, event: type[Event], known: Mapping[str, Any]) -> Sheet:
+    hints = {name: _rollup_column_hint(aggregate, event) for name, aggregate in declared.aggregates.items()}
     kinds = {name: aggregate.kept(hints[name]) for name, aggregate in declared.aggregates.items()}
     columns = {name: aggregate.type(hints[name]) for name, aggregate in declared.aggregates.items()}
     pages = Pages([bounded(kind) for kind in kinds.values()])
     keeps = tuple(declared.keep.get(unit, problems.KEEP[unit]) // _MICROSECOND for unit in declared.by)
     key = key_hint(declared.key, known)
     row = _row_class(declared, {name: known[name] for name in key_names(declared.key)}, columns)
-    state = pages.memory(key, len(declared.by), _mark(declared, key, kinds))
+    state = pages.memory(key, len(declared.by), _rollup_digest(declared, key, kinds))
     return Sheet(declared.by, keeps, declared.zone, declared.aggregates, row, declared.key, pages, state)
 
 
-def _hint(aggregate: Aggregate, event: type[Event]) -> Any:
+def _rollup_column_hint(aggregate: Aggregate, event: type[Event]) -> Any:
     field = problems.field_of(event, aggregate.column)
     return None if field is None else field.base
 
 
-def _mark(declared: RollupDeclaration, key: Any, kinds: Mapping[str, Any]) -> str:
+def _rollup_digest(declared: RollupDeclaration, key: Any, kinds: Mapping[str, Any]) -> str:
     """Return a digest that identifies this rollup's state. The digest does not depend on the retention."""
     parts = [
         f"{type(aggregate).__name__} of {aggregate.column} as {kinds[name]}"
@@ -111,5 +118,5 @@ def _row_class(declared: RollupDeclaration, key: Mapping[str, Any], columns: Map
     return cls
 
 
-def _never(*_: Any) -> Any:
+def _refuse_invalid_rollup(*_: Any) -> Any:
     raise AssertionError("a declaration with faults is not run")

@@ -1,9 +1,9 @@
 """The functions of a rollup's handler, which turn events in log order into rows of buckets.
 
 A key's time is log time minus the smallest lag of the key's events behind log time. So it follows event time, advances
-even without events, and cannot be moved ahead of the log by an event. A page of buckets is kept until its end is `keep`
-before the key's time. An event is counted at every level that still keeps its bucket; an event that is not counted at
-any level is reported as missed.
+even without events, and cannot be moved ahead of the log by an event. A page of buckets is kept until the key's time is
+`keep` after the end of the page. An event is counted at every level that still keeps its bucket; an event that is not
+counted at any level is reported as missed.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class Missed(Event):
 
 @dataclass(frozen=True)
 class Sheet:
-    """The parts of a valid rollup: its units, the retention of each unit in microseconds, the time zone, the aggregates
-    by column name, the class of its rows, the key, and the class of its state with its pages."""
+    """The parts of a valid rollup, including its units, time zone and key. `keeps` contains the retention of each unit
+    in microseconds, and `aggregates` the aggregates by column name. `row` is the class of its rows, `state` is the
+    class of its state, and `pages` packs and opens the pages in the state."""
 
     units: tuple[str, ...]
     keeps: tuple[int, ...]
@@ -73,7 +74,7 @@ class Rolling:
 
         def on_event(state: Any, event: Any, ctx: Context) -> Any:
             now = to_instant(ctx.now)
-            at = _time_of(event) or ctx.now
+            at = _rolled_event_time(event) or ctx.now
             time = to_instant(at)
             events = self._moved(state, now, max(0, now - time))
             if state.key is None:
@@ -183,11 +184,12 @@ class Rolling:
         return self._made(per=unit, start=begins, end=ends, **shown)
 
     def _times(self, unit: str, start: int) -> tuple[datetime, datetime]:
+        """Return the times when a rollup's bucket starts and ends."""
         return to_time(start), to_time(self._calendar.place(unit, start).end)
 
     def _reader(self) -> Callable[[Any], tuple[Any, ...]]:
-        """Return a function that reads the value for each aggregate from an event. Its code is generated, as in
-        `_stepper`. It runs for every event, and takes half as long as a loop."""
+        """Return a function that reads the value for each aggregate from an event. The function's code is generated, as
+        in `_stepper`. It runs for every event, and takes half as long as a loop."""
         listed = "".join(
             f"event.{aggregate.column}, " if aggregate.column else "None, " for _, aggregate in self._aggregates
         )
@@ -195,6 +197,7 @@ class Rolling:
         return reader
 
     def _zeros(self) -> tuple[Any, ...]:
+        """Return the accumulators of an empty bucket."""
         return tuple([aggregate.zero() for _, aggregate in self._aggregates])
 
     def _stepper(self) -> Callable[[tuple[Any, ...], tuple[Any, ...], datetime], tuple[Any, ...]]:
@@ -205,7 +208,7 @@ class Rolling:
         return stepper
 
 
-def _time_of(event: Any) -> Any:
+def _rolled_event_time(event: Any) -> Any:
     """Return an event's event time, or None if its class has none."""
     name = event.__time_field__
     return None if name is None else getattr(event, name)

@@ -50,14 +50,14 @@ def of_levels(by: Sequence[Any], keep: Any, zone: str) -> Iterator[str]:
             yield f"by contains {unit!r}; use one or more of {', '.join(UNITS)}"
     if any(by.count(unit) > 1 for unit in UNITS):
         yield "by contains a unit twice"
-    yield from _of_keep(by, keep)
+    yield from _rollup_keep_problems(by, keep)
     try:
         ZoneInfo(zone)
     except (ValueError, OSError, TypeError, LookupError):
         yield f"unknown time zone {zone!r}; use a name such as 'Europe/Berlin' or 'UTC'"
 
 
-def _of_keep(by: Sequence[Any], keep: Any) -> Iterator[str]:
+def _rollup_keep_problems(by: Sequence[Any], keep: Any) -> Iterator[str]:
     if not isinstance(keep, Mapping):
         yield f'keep is {keep!r}; use a timedelta for each unit, as in keep={{"minute": timedelta(days=1)}}'
         return
@@ -74,12 +74,18 @@ def of_columns(aggregates: Any, key: KeyFields, classes: Sequence[type[Event]]) 
     """Yield the errors in a rollup's aggregates, in their column names, and in the fields that they read."""
     for field in key_names(key):
         if field in OWN_COLUMNS:
-            yield f"the key has the name {field!r}, which is already a column of every rollup; rename the field"
+            yield (
+                f"the key has the name {field!r}, but every rollup already has a column with that name; rename the "
+                "field"
+            )
     if not isinstance(aggregates, Mapping):
-        yield f'aggregate is {aggregates!r}; name a column for each one, as in aggregate={{"orders": windows.count()}}'
+        yield (
+            f"aggregate is {aggregates!r}; give each aggregate a column name, as in "
+            f'aggregate={{"orders": windows.count()}}'
+        )
         return
     if not aggregates:
-        yield 'aggregate is empty: name a column and its aggregate, as in aggregate={"orders": windows.count()}'
+        yield 'aggregate is empty: add a column name and its aggregate, as in aggregate={"orders": windows.count()}'
     for name, aggregate in aggregates.items():
         if name in (*OWN_COLUMNS, *key_names(key)):
             yield f"an aggregate has the name {name!r}, which is already used by another column; rename it"
@@ -88,24 +94,27 @@ def of_columns(aggregates: Any, key: KeyFields, classes: Sequence[type[Event]]) 
         elif not isinstance(aggregate, Aggregate):
             yield f"{name} is {aggregate!r}, which is not an aggregate; write windows.sum('amount'), for example"
         else:
-            yield from _of_field(name, aggregate, classes)
+            yield from _rollup_field_problems(name, aggregate, classes)
 
 
 def of_key(key: KeyFields, classes: Sequence[type[Event]]) -> Iterator[str]:
     """Yield an error for each key field of a rollup whose type differs between classes. A row has one column for each
-    key field, regardless of the stream that an event came from."""
+    key field, whichever stream an event comes from."""
     for field in key_names(key):
         if (kinds := unlike(field, classes)) is not None:
-            yield f"the key {field!r} is {kinds}; give it one type, or declare a separate rollup for each"
+            yield f"the key {field!r} is {kinds}; give it one type, or declare a separate rollup for each class"
 
 
 def of_times(classes: Sequence[type[Event]]) -> Iterator[str]:
     timeless = [cls.__name__ for cls in classes if cls.__time_field__ is None]
     if timeless and len(timeless) < len(classes):
-        yield f"{timeless[0]} has no event time, but its other inputs do: class {timeless[0]}(Event, time=...)"
+        yield (
+            f"{timeless[0]} has no event time, but the other inputs have one: write class {timeless[0]}(Event, "
+            "time=...)"
+        )
 
 
-def _of_field(name: str, aggregate: Aggregate, classes: Sequence[type[Event]]) -> Iterator[str]:
+def _rollup_field_problems(name: str, aggregate: Aggregate, classes: Sequence[type[Event]]) -> Iterator[str]:
     column = aggregate.column
     if column is None:
         return
@@ -113,7 +122,7 @@ def _of_field(name: str, aggregate: Aggregate, classes: Sequence[type[Event]]) -
     for cls, field in known.items():
         if field is None:
             listed = ", ".join(known_field.name for known_field in fields(cls))
-            yield f"{name} reads {column!r}, which is not a field of {cls.__name__}; it has {listed}"
+            yield f"{name} reads {column!r}, which is not a field of {cls.__name__}; its fields are {listed}"
         else:
             yield from fits(name, aggregate, field.base, f"{cls.__name__}.{column}")
     if (kinds := unlike(column, classes)) is not None:

@@ -1,9 +1,9 @@
-"""Trace an event from its acknowledgement to the views and handlers that have processed it and the events that it
+"""Trace an event from its acknowledgement to the views and handlers that have processed it, and to the events that it
 caused.
 
 Nothing is stored for this except the key that signs acknowledgements. An acknowledgement names the log positions of its
-events; the history of a view or handler names the batch that included these events, and the batch's output; and the id
-of an event that a handler emitted names the event that caused it.
+events. The history of a view or handler names the batch that included these events, and the batch's output. The id of
+an event that a handler emitted names the event that caused it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CAUSED_MAX = 1_000
 THREADS = 2
 """Number of threads that read the log for these requests, so long reads do not delay other work."""
 WAIT_S = 5.0
-"""Interval in seconds between checks of a view's version, in case the view was recreated."""
+"""Longest single wait for a view's next version, in seconds. The wait is repeated until the version is there."""
 Node = View | Handler
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -101,7 +101,7 @@ class Acks:
             caller.require_all(ack.stream)
         self._require_ours(ack)
         if self._asking >= self._replies_max:
-            raise Overloaded(f"{self._asking} requests about acknowledgements are in progress", retry_after_s=1)
+            raise Overloaded(f"{self._asking} requests about acknowledgements are already in progress", retry_after_s=1)
         self._asking += 1
         try:
             return await self._described(ack, caller)
@@ -115,8 +115,8 @@ class Acks:
             positions = pending.pop(0)
             for node in self._readers(positions.stream):
                 entry, caused = await self._node(node, positions)
-                if _is_known(node, caller):
-                    processed.append(_seen_by(caller, entry, ack.stream))
+                if _may_know_result(node, caller):
+                    processed.append(_ack_entry_for(caller, entry, ack.stream))
                 pending += [LogPositions(name, effect.spans) for name, effect in caused.items() if effect.spans]
         count = sum(span.count for span in ack.spans)
         return {"stream": ack.stream, "events": count, "logged": logged, "processed": processed}
@@ -128,7 +128,7 @@ class Acks:
         """Implement `Replies.require_target`: reject an invalid target before any event is stored."""
         self._way(stream, target)
         if self._replies >= self._replies_max:
-            raise Overloaded(f"{self._replies} requests are waiting for a reply", retry_after_s=1)
+            raise Overloaded(f"{self._replies} requests are already waiting for a reply", retry_after_s=1)
 
     async def reply(
         self, text: str, target: str, timeout_s: float, may_read: Callable[[str], bool]
@@ -184,7 +184,7 @@ class Acks:
         return from_micros(micros_of(batch.column("_ingest_time"))[0])
 
     async def _node(self, node: Node, positions: LogPositions) -> tuple[dict[str, Any], dict[str, Caused]]:
-        """Describe how one view or handler processed events and what the events caused, as far back as its history
+        """Describe how one view or handler processed events, and what the events caused, as far back as its history
         goes."""
         kind, done = "handler" if isinstance(node, Handler) else "view", self._progress[node.name].has_read(positions)
         runs = await self._in_thread(self._batches[node.name].of, positions) if done else None
@@ -193,7 +193,7 @@ class Acks:
         if isinstance(node, View) or runs is None:
             return entry, {}
         caused = await self._in_thread(self._caused, node, positions, runs)
-        entry["output"] = {name: _shown(effect) for name, effect in caused.items() if effect.events}
+        entry["output"] = {name: _caused_events(effect) for name, effect in caused.items() if effect.events}
         return entry, caused
 
     def _caused(self, handler: Handler, positions: LogPositions, runs: Sequence[BatchRun]) -> dict[str, Caused]:
@@ -204,24 +204,24 @@ class Acks:
             caused = effects[output.name] = Caused()
             for partition, start, end in output_ranges(runs, output.name):
                 for batch in self._rows(output.name, partition, start, end):
-                    _pick(batch, handler.name, positions, partition, caused)
+                    _add_caused(batch, handler.name, positions, partition, caused)
         return effects
 
     def _rows(self, stream: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Yield the stream's rows in a range that are still kept."""
+        """Yield the rows in a range of the stream, except those that are no longer kept."""
         start = max(start, self._log.starts(stream)[partition])
         if start < end:
             yield from self._log.read(stream, partition, start, end)
 
     def _way(self, stream: str, target: str) -> list[tuple[str, Node]]:
-        """Return the shortest path from a stream to the target: its views and handlers in order, each with the stream
-        on the path that it reads."""
+        """Return the shortest path from a stream to the target: the views and handlers on it, in order, each with the
+        stream that it reads on this path."""
         ways: list[tuple[str, list[tuple[str, Node]]]] = [(stream, [])]
         while ways:
             name, way = ways.pop(0)
             for node in self._readers(name):
                 so_far = [*way, (name, node)]
-                view = _view_of(node)
+                view = _traced_view(node)
                 if view is not None and view.name == target:
                     self._require_key(view, name)
                     return so_far
@@ -232,8 +232,8 @@ class Acks:
                     return so_far
                 ways += [(output, so_far) for output in names]
         raise BadParameter(
-            f"events of {stream} do not lead to {target[:80]!r}: name a view that reads {stream}, or a stream that a "
-            "handler emits from it",
+            f"{target[:80]!r} is not derived from {stream}: use a view that reads {stream}, or an output "
+            f"stream of a handler that reads {stream}",
             parameter="reply",
         )
 
@@ -242,8 +242,8 @@ class Acks:
         missing = [name for name in view.key if name not in known]
         if missing:
             raise BadParameter(
-                f"view {view.name} has the key {missing[0]}, but {stream} has no such field: none of its rows can be "
-                f"matched to an event",
+                f"view {view.name} has the key {missing[0]}, but {stream} has no such field, so no row of the view "
+                "can be matched to an event",
                 parameter="reply",
             )
 
@@ -257,7 +257,7 @@ class Acks:
             runs = await self._in_thread(self._batches[node.name].of, positions)
             if runs is None:
                 return {"events": None}
-            view = _view_of(node)
+            view = _traced_view(node)
             if view is not None and view.name == target:
                 return {"rows": await self._view_rows(view, positions, last_of(runs).version)}
             assert isinstance(node, Handler)
@@ -265,8 +265,8 @@ class Acks:
             effect, failures = caused[following], f"{node.name}.failed"
             failed = caused[failures]
             if failed.events or following == target or not effect.spans:
-                shown = _shown(effect) if following == target else []
-                failed_events = _shown(failed) if may_read(failures) else []
+                shown = _caused_events(effect) if following == target else []
+                failed_events = _caused_events(failed) if may_read(failures) else []
                 return {"events": shown} | ({"failed": failed_events} if failed.events else {})
             spans = effect.spans
         raise AssertionError("a path ends with its target")
@@ -290,14 +290,14 @@ class Acks:
         ]
 
 
-def _is_known(node: Node, caller: Caller) -> bool:
-    """Return whether the caller may know that a view or handler exists, which is the case if the caller is allowed to
-    read it or a stream that it fills."""
+def _may_know_result(node: Node, caller: Caller) -> bool:
+    """Return whether the caller may know that a view or handler exists. The caller may if it is allowed to read the
+    view or handler, or a stream that the handler fills."""
     names = [node.name, *(output.name for output in node.outputs)] if isinstance(node, Handler) else [node.name]
     return any(caller.may("consume", name) for name in names)
 
 
-def _seen_by(caller: Caller, entry: dict[str, Any], sent_to: str) -> dict[str, Any]:
+def _ack_entry_for(caller: Caller, entry: dict[str, Any], sent_to: str) -> dict[str, Any]:
     """Return a node's entry without the streams that the caller is not allowed to read. This applies to the streams in
     `output`, and to the stream in `of` unless it is the stream that the caller sent the events to."""
     if not (entry["of"] == sent_to or caller.may("consume", entry["of"]) or caller.may("produce", entry["of"])):
@@ -309,16 +309,16 @@ def _seen_by(caller: Caller, entry: dict[str, Any], sent_to: str) -> dict[str, A
     return entry
 
 
-def _view_of(node: Node) -> View | None:
+def _traced_view(node: Node) -> View | None:
     """Return the view that a node maintains, or None if it does not maintain a view."""
     return node.view if isinstance(node, ViewHandler) else node if isinstance(node, View) else None
 
 
-def _shown(caused: Caused) -> list[msgspec.Raw]:
+def _caused_events(caused: Caused) -> list[msgspec.Raw]:
     return [msgspec.Raw(row) for row in caused.events]
 
 
-def _pick(batch: pa.RecordBatch, handler: str, positions: LogPositions, partition: int, caused: Caused) -> None:
+def _add_caused(batch: pa.RecordBatch, handler: str, positions: LogPositions, partition: int, caused: Caused) -> None:
     """Add the events of a batch in `partition` that were caused by the events at `positions`. The id of an emitted
     event names its cause: HANDLER/STREAM/PARTITION/OFFSET/NUMBER. Events emitted by timers have longer ids."""
     prefix = f"{handler}/{positions.stream}/"

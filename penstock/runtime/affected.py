@@ -38,23 +38,25 @@ def _users(app: App, storage: Storage, name: str, access: Path | None) -> Iterat
     sorts = {view.name: "view" for view in app.queries} | {handler.name: "handler" for handler in app.handlers}
     for reader in downstream(app, name):
         yield Affected(name, f"{sorts[reader]} {reader}", "reads it, directly or through others")
-    feeds = {feed.name: feed for feed in app.feeds if _base(feed.of) == name}
+    feeds = {feed.name: feed for feed in app.feeds if _declaration_of(feed.of) == name}
     for feed in feeds.values():
-        yield Affected(name, f"feed {feed.name}", f"serves it{_filter(feed.condition, feed.select)}")
+        yield Affected(name, f"feed {feed.name}", f"serves it{_affected_filter(feed.condition, feed.select)}")
     served = {name, *feeds}
     for webhook in app.webhooks:
-        if _base(webhook.of) in served:
-            yield Affected(name, f"webhook {webhook.name}", f"sends it{_filter(webhook.condition, webhook.select)}")
+        if _declaration_of(webhook.of) in served:
+            yield Affected(
+                name, f"webhook {webhook.name}", f"sends it{_affected_filter(webhook.condition, webhook.select)}"
+            )
     for hook in storage.registered_webhooks():
-        if _base(hook.of) in served and not hook.declared:
-            description = f"sends it to {hook.owner or 'its owner'}{_filter(hook.where, hook.select)}"
+        if _declaration_of(hook.of) in served and not hook.declared:
+            description = f"sends it to {hook.owner or 'its owner'}{_affected_filter(hook.where, hook.select)}"
             yield Affected(name, f"registered webhook {hook.name or hook.id}", description)
     yield from _granted(storage, name, access)
 
 
 def _granted(storage: Storage, name: str, access: Path | None) -> Iterator[Affected]:
     for key in storage.keys().keys():  # noqa: SIM118
-        words = [word for word in key.grants if _names(word, name)]
+        words = [word for word in key.grants if _grant_covers(word, name)]
         if words and key.revoked is None:
             yield Affected(name, f"key {key.name}", f"is granted {', '.join(words)}")
     policy = read_policy(access)
@@ -64,7 +66,7 @@ def _granted(storage: Storage, name: str, access: Path | None) -> Iterator[Affec
             f"{right}:{pattern}"
             for right, patterns in rights
             for pattern in patterns
-            if _names(f"{right}:{pattern}", name)
+            if _grant_covers(f"{right}:{pattern}", name)
         ]
         if words:
             yield Affected(name, f"client {client}", f"is granted {', '.join(words)}")
@@ -73,16 +75,18 @@ def _granted(storage: Storage, name: str, access: Path | None) -> Iterator[Affec
             yield Affected(name, f"row rule {pattern}", f"shows the rows where {condition}")
 
 
-def _names(word: str, name: str) -> bool:
-    """Return whether a grant covers this name, exactly or by prefix. A grant for everything is not affected."""
+def _grant_covers(word: str, name: str) -> bool:
+    """Return whether a grant covers this name, exactly or by prefix. Returns False for a grant for everything, because
+    no change affects it."""
     pattern = word.partition(":")[2]
     return bool(pattern) and pattern != "*" and covers(pattern, name)
 
 
-def _base(name: str) -> str:
+def _declaration_of(name: str) -> str:
+    """Return the name of the declaration that a channel belongs to; `a` for `a.rejected`."""
     return name.partition(".")[0]
 
 
-def _filter(condition: str | None, select: str | None) -> str:
+def _affected_filter(condition: str | None, select: str | None) -> str:
     where = f", where {condition}" if condition else ""
     return where + (f", as {select}" if select else "")

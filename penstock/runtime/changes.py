@@ -74,8 +74,8 @@ class ChangePublisher:
                 more = piece.more
 
     def welcome(self) -> None:
-        """Append all rows of the view again as a snapshot, for a new reader of a stream whose first changes were
-        deleted by retention."""
+        """Append all rows of the view again as a snapshot, for a new reader of a stream from which retention has
+        deleted the first changes."""
         with self._lock:
             if self._log.starts(self.name)[0] > 0:
                 self._append_snapshot(SNAPSHOT_PRODUCER)
@@ -100,8 +100,8 @@ class ChangePublisher:
             return self._reader.steps(generation, after, limit=PIECE_CHANGES, bytes_max=PIECE_BYTES)
         except Gap:
             raise ViewError(
-                f"view {self.view.name}: its change {after + 1} is no longer kept, so {self.name} cannot continue. "
-                f"Remove its readers, run `penstock purge`, and declare it again",
+                f"view {self.view.name}: change {after + 1} is no longer kept, so {self.name} cannot continue. "
+                f"Remove the readers of {self.name}, run `penstock purge`, and add the readers back",
                 view=self.view.name,
             ) from None
 
@@ -131,15 +131,15 @@ class ChangePublisher:
         return pa.concat_tables(marked)
 
     def _require_own_key(self, step: ChangeStep) -> None:
-        """Reject a change that deletes rows by a different key, such as a rebuild with a different `key`. The current
-        key columns would be null, so readers could not tell which rows were deleted. All deletes in one change use the
-        same key."""
+        """Reject a change that deletes rows by a different key, such as the change of a rebuild with a different `key`.
+        The current key columns would be null, so readers could not tell which rows were deleted. All deletes in one
+        change use the same key."""
         names = tuple(msgspec.json.decode(step.delta.deletes[0])) if step.delta.deletes else self.view.key
         if set(names) != set(self.view.key):
             raise ViewError(
-                f"view {self.view.name}: its change {step.version} deletes rows by the key {', '.join(names)}, which "
-                f"is now {', '.join(self.view.key)}, so {self.name} cannot continue. Remove its readers, run "
-                "`penstock purge`, and declare it again",
+                f"view {self.view.name}: change {step.version} deletes rows by the key {', '.join(names)}, but the "
+                f"key is now {', '.join(self.view.key)}, so {self.name} cannot continue. Remove the readers of "
+                f"{self.name}, run `penstock purge`, and add the readers back",
                 view=self.view.name,
             )
 
@@ -157,7 +157,7 @@ class ChangePublisher:
         return pa.Table.from_arrays(columns, schema=self._schema)
 
     def _append(self, rows: pa.Table, producer: str, sequence: int) -> None:
-        """Append rows at the current log time, which is later than the log time of all stored rows."""
+        """Append rows with the current log time, which is later than that of any stored row."""
         self._latest = self.written = max(self._latest + _SOON, datetime.now(UTC))
         place = self._schema.get_field_index("_ingest_time")
         times = pa.repeat(pa.scalar(self._latest, self._schema.field(place).type), rows.num_rows)
@@ -183,16 +183,16 @@ def newest_time(log: LogReader, position: Positions) -> datetime | None:
 
 
 class Pulse:
-    """Thread that appends ticks to a view's changes when another stream read by the same handler is ahead. It runs
+    """Thread that appends ticks to a view's changes when another stream that the same handler reads is ahead. It runs
     after each commit to such a stream, at most once per `PULSE_S`. `wake` is thread-safe."""
 
     def __init__(self, app: App, changes: Mapping[str, ChangePublisher], log: BlockingLogReader) -> None:
         self._changes, self._log = changes, log
-        self._beside = dict(_beside(app))
+        self._beside = dict(_streams_beside_views(app))
         self._seen: dict[str, Mapping[int, int]] = {}
         self._watch = BlockingWatch(*(partial(log.watch, stream) for stream in self._beside))
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+        self._thread = threading.Thread(target=self._append_ticks, name="pulse", daemon=True)
 
     def start(self) -> None:
         """Start the thread, if a handler reads a view."""
@@ -209,7 +209,7 @@ class Pulse:
         if self._thread.is_alive():
             self._thread.join()
 
-    def _run(self) -> None:
+    def _append_ticks(self) -> None:
         with self._watch as watch:
             while not self._stopping.is_set():
                 watch.arm()
@@ -234,8 +234,8 @@ class Pulse:
             self._seen[stream] = ends
 
 
-def _beside(app: App) -> Iterable[tuple[str, frozenset[str]]]:
-    """Yield each stream that a handler reads together with views, and these views."""
+def _streams_beside_views(app: App) -> Iterable[tuple[str, frozenset[str]]]:
+    """Yield each stream that a handler reads together with views, with the names of these views."""
     views: dict[str, frozenset[str]] = {}
     for handler in app.handlers:
         for name in handler.reads:

@@ -1,5 +1,5 @@
-"""Code shared by the gateway and the engine: read the supervisor's call, and stop when the supervisor requests a stop
-or has exited."""
+"""Code shared by the gateway and the engine: it reads the supervisor's call, and stops the process when the supervisor
+requests that or has exited."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ChildCall(msgspec.Struct, frozen=True):
     """The supervisor's call to a child process, as JSON in an environment variable.
 
     `alive_fd` is the read end of a pipe that the supervisor holds open, and that closes when the supervisor exits. The
-    files in `inherited` keep the ownership of the storage for as long as they are open. `access` is the access file.
+    storage remains owned for as long as the files in `inherited` are open. `access` is the access file.
     """
 
     target: str

@@ -1,8 +1,8 @@
 """Compare stored and declared fingerprints, to decide what happens to each declaration's data under the current code.
 
-`penstock run` asks for all verdicts before anything starts, `penstock plan` prints them. The engine's verdict is final:
-it compares again for each view and handler before its query starts, because an engine that restarts after a crash loads
-a file that may have been edited in the meantime. Only the engine records a fingerprint, after the comparison has
+`penstock run` asks for all verdicts before anything starts, and `penstock plan` prints them. The engine's verdict is
+final: the engine compares again for each view and handler before its query starts, because an engine that restarts
+after a crash loads a file that may have been edited. Only the engine records a fingerprint, after the comparison has
 passed.
 """
 
@@ -60,7 +60,7 @@ FINISH = "Start the app once with the code that rebuilt it, which finishes the r
 NO_STREAM = 0
 """Generation of a stream that does not exist."""
 Plans = Mapping[str, PlanPrint | str]
-"""Plans by view name. A string is the reason why there is no plan."""
+"""The plan of each view, by name, or a string that says why the view has no plan."""
 
 
 class Comparison:
@@ -111,22 +111,23 @@ class Comparison:
 
     def _of_readable(self, view: View, plan: PlanPrint | str | None, misread: frozenset[str]) -> Verdict:
         """Return the verdict on a view from `of_view`, unless the class of an input does not say what happened to a
-        field. The comparison of the query depends on the class, so the problem with the class is reported first."""
+        field. In that case, the problem with the class is reported first, because the comparison of the query depends
+        on the class."""
         verdict = self.of_view(view, plan)
         behind = sorted(misread & classes_behind(self.app, view))
         by_plan = isinstance(plan, PlanPrint) and self.of_view(view).kind is VerdictKind.undecided
         if not behind or not by_plan or verdict.kind is not VerdictKind.incompatible:
             return verdict
-        reason = f"its query is compared once the events of {behind[0]} can be read as their class"
+        reason = f"its query will be compared once the events of {behind[0]} can be read as their class"
         return Verdict(VerdictKind.undecided, "view", view.name, view.where, (reason,))
 
     def _blocked(self, verdicts: Sequence[Verdict], unreadable: Iterable[str]) -> list[Verdict]:
-        """Return the verdicts on an app without the commands for rebuilds that cannot run yet because they need events
-        that cannot be read as their class."""
+        """Return the verdicts, each without its command if that command is a rebuild that cannot run yet. A rebuild
+        cannot run while events that it needs cannot be read as their class."""
         streams = {reader: stream for stream in unreadable for reader in downstream(self.app, stream)}
         return [
             replace(verdict, advice=f"First fix the problem with the stream {streams[verdict.name]}", command=None)
-            if verdict.name in streams and _is_rebuild(verdict)
+            if verdict.name in streams and _advises_rebuild(verdict)
             else verdict
             for verdict in verdicts
         ]
@@ -141,8 +142,9 @@ class Comparison:
         return before is not None and not fields.issuperset(before.fields)
 
     def _of_whole_handler(self, handler: Handler) -> Verdict:
-        """Return the verdict on a handler from `of_handler` before anything runs. A batch may be half done, and may
-        have read its events as a different version of their class."""
+        """Return the verdict on a handler before anything runs: the verdict from `of_handler`, or a refusal if a
+        half-done batch must be finished by the code that began it. That batch may have read its events as a different
+        version of their class."""
         verdict = self.of_handler(handler)
         if verdict.kind is VerdictKind.incompatible:
             return verdict
@@ -263,7 +265,7 @@ class Comparison:
 
     def _of_other_sort(self, refusal: Verdict) -> Verdict | None:
         """Return the verdict that refuses a declaration because a different sort of declaration has stored data under
-        its name, such as a view that used to be a handler, or None if the sort is the same."""
+        its name, as when a handler has become a view. Returns None if the sort is the same."""
         reason = other_sort(refusal.name, refusal.sort, self.storage, self._known)
         if reason is None:
             return None
@@ -316,7 +318,7 @@ class Comparison:
         return replace(verdict, kind=VerdictKind.compatible, reasons=(taken,))
 
     def _began_batch(self, handler: Handler, handled: HandlerLedgerEntry) -> bool:
-        """Return whether the current code began the handler's batch that is half done."""
+        """Return whether the current code began the handler's half-done batch."""
         old, new = self._known.handlers.get(handler.name), self.declared.handlers[handler.name]
         if old is None or handled.shape != shape_of(handler.state):
             return False
@@ -361,7 +363,7 @@ class Comparison:
             return replace(result, advice="Give it another name, or rebuild its state from the log", command=rebuild)
         if result.kind is VerdictKind.compatible and handled.intended is not None:
             reason = f"batch {handled.next_id} was started by the previous code and is half done"
-            advice = "Run the previous code once more, until it is ready; then run this code"
+            advice = "Run the previous code once more, until the app is ready; then run this code"
             return replace(result, kind=VerdictKind.incompatible, reasons=(reason, *result.reasons), advice=advice)
         if handled.shape != shape_of(handler.state):
             carried = f"its state is carried over to version {handler.state.__state_version__}"
@@ -377,7 +379,7 @@ class Comparison:
         lost = [name for name, known in before.items() if known != NO_STREAM and now.get(name, known) != known]
         if not lost:
             return None
-        reason = f"it was computed from events of {', '.join(lost)} that were removed"
+        reason = f"it was computed from events of {', '.join(lost)} that have since been removed"
         command = self._purge(node.name, *self._readers_with_data(node.name))
         return replace(
             verdict,
@@ -402,14 +404,15 @@ class Comparison:
         return generations
 
     def rereads(self, handler: Handler) -> bool:
-        """Return whether a `migrate` was edited so that events that a handler has processed are now read differently. A
-        change to the class's version is visible in the ledger itself."""
+        """Return whether a `migrate` has been edited so that events that a handler has already processed would now be
+        read differently. A change to the class's version is visible in the ledger itself."""
         old = self._known.handlers.get(handler.name)
         return old is not None and any(edited_migrations(old, self.declared.handlers[handler.name]))
 
     def require(self, node: View | Handler, plan: Callable[[], PlanPrint] | None = None) -> Verdict:
-        """Return the verdict on a view or handler that may continue with its data, or raise the reason why it must not.
-        Creates a view's plan if the view's source does not decide the verdict, or if the plan must be recorded."""
+        """Return the verdict on a view or handler if it may continue with its data. Otherwise, raise an error with the
+        reason. Creates a view's plan if the view's source does not decide the verdict, or if the plan must be
+        recorded."""
         self._require_streams(node)
         if isinstance(node, Handler):
             verdict = self.of_handler(node)
@@ -485,8 +488,8 @@ class Comparison:
                 raise DeclarationError(str(verdict), stream=name)
 
     def _needs_plan(self, view: View, verdict: Verdict) -> bool:
-        """Return whether a view's plan is needed. It is if the plan decides the verdict, if no plan is stored, or if a
-        function builds the query, because a function may read something that its source does not show, such as the
+        """Return whether a view's plan is needed: if the plan decides the verdict, if no plan is stored, or if a
+        function builds the query. Such a function may read something that its source does not show, such as the
         environment."""
         if is_derived(self.app, view) or verdict.kind is VerdictKind.incompatible:
             return verdict.kind is VerdictKind.undecided
@@ -541,7 +544,7 @@ class Comparison:
         return [reader for reader in downstream(self.app, name) if reader in there]
 
     def _purge(self, *names: str) -> str:
-        """Return the command that deletes data permanently. Without `--yes` it would only list what it deletes."""
+        """Return the command that deletes data permanently. Without `--yes`, the command would only list the data."""
         return f"{self._command('purge', *names)} --yes"
 
     def _command(self, command: str, *arguments: str) -> str:
@@ -556,11 +559,11 @@ def _taken_over(verdict: Verdict) -> Verdict:
     )
 
 
-def _is_rebuild(verdict: Verdict) -> bool:
+def _advises_rebuild(verdict: Verdict) -> bool:
     return verdict.command is not None and verdict.command.startswith("penstock rebuild ")
 
 
 def command_line(target: str, storage: Storage, command: str, *arguments: str) -> str:
-    """Return a `penstock` command that can be pasted into a shell, without --data if that is the default."""
+    """Return a `penstock` command that can be pasted into a shell, without --data if the storage is the default one."""
     data = [] if storage.is_default else ["--data", shlex.quote(storage.location)]
     return " ".join(("penstock", command, shlex.quote(target), *arguments, *data))

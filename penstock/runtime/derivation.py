@@ -1,9 +1,9 @@
 """Keep derived views up to date by recomputing them, in order, from one consistent set of input rows.
 
-A *root* is a view that derived views read and that is not derived itself. A pass reads the rows of every root once and
-computes all derived views from them, so if a view depends on a root through two paths, both paths use the same version
-of the root. Views that do not read each other are computed in parallel. Changes during a pass are left for the next
-pass: no matter how fast roots change, only one pass runs at a time.
+A *root* is a view that derived views read and that is not derived itself. A pass reads the rows of every root once, and
+computes all derived views from them. So if a view depends on a root through two paths, both use the same version of the
+root. Views that do not read each other are computed in parallel. Changes during a pass are left for the next pass: no
+matter how fast roots change, only one pass runs at a time.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from penstock.store import KeyedTable, RowChanges, ServedTable, StoredView, Stor
 
 log = logging.getLogger("penstock.engine")
 Stamp = tuple[int, int]
-"""A generation and a version."""
+"""A view's generation and version."""
 Stamps = dict[str, Stamp]
-"""Stamps of the inputs, by view."""
+"""The stamp of each input, by view name."""
 LOOK_S = 1.0
 """Maximum time between two checks of the roots, in seconds. Each commit to a root calls `wake`; the regular checks are
-needed for views that failed, and for missed calls."""
+needed to retry failed views, and in case a call is missed."""
 SIDE_BY_SIDE = 2
-"""Maximum number of views computed at the same time. A higher number would not help, because Spark spends most of a
-small query waiting, and the streaming queries need the processor too."""
+"""Maximum number of views computed at the same time. A higher number would not help, because Spark spends most of the
+time of a small query waiting, and the streaming queries need the processor too."""
 
 
 @dataclass(frozen=True)
@@ -164,11 +164,11 @@ class DerivedView:
                 began = time.monotonic()
                 self.rows = self._compute(inputs, stamps)
                 self.took_ms = (time.monotonic() - began) * 1000
-                self._succeed()
+                self._record_success()
         except SyncFailed:
             raise
         except PenstockError as error:
-            self._fail(self.view.placed(error.message))
+            self._record_failure(self.view.placed(error.message))
 
     def block(self, failed: str) -> None:
         """Record that the view cannot be computed, because a view that it reads has failed."""
@@ -176,15 +176,15 @@ class DerivedView:
         reason = self.view.placed(f"view {self.view.name}: it is waiting for {failed}, which failed")
         if reason != self.error:
             self._retry.reset()
-            self._fail(reason)
+            self._record_failure(reason)
 
-    def _succeed(self) -> None:
+    def _record_success(self) -> None:
         self._retry.reset()
         if self.state != "running":
             log.info("%s: running", self.view.name)
         self.state, self.error = "running", ""
 
-    def _fail(self, reason: str) -> None:
+    def _record_failure(self, reason: str) -> None:
         if reason != self.error:
             log.error("%s failed: %s", self.view.name, reason)
         self.state, self.error = "failed", reason
@@ -194,15 +194,15 @@ class DerivedView:
         """Record the log positions of the inputs, if their rows have not changed."""
         positions = merged(rows.positions for rows in inputs.values())
         if self.rows is not None and self.rows.positions != positions:
-            self.table.advance(self._entry(positions, stamps))
+            self.table.advance(self._ledger_entry(positions, stamps))
             self.rows = replace(self.rows, positions=positions)
-            self._succeed()
+            self._record_success()
 
     def _compute(self, inputs: Mapping[str, ViewRows], stamps: Stamps) -> ViewRows:
         done, self._done, keyed, self._keyed = self._done, None, self._keyed, None  # until everything is written
         before = self.table.generation, self.table.version
         positions = merged(rows.positions for rows in inputs.values())
-        entry = self._entry(positions, stamps)
+        entry = self._ledger_entry(positions, stamps)
         read = [inputs[name] for name in self.view.reads]
         change = read[0].change
         by_row = self._by_row and read[0].key == self.view.key
@@ -223,7 +223,7 @@ class DerivedView:
         stamp = self.table.generation, self.table.version
         return ViewRows(self.view.key, stamp, positions, table, before if known else None, written if known else None)
 
-    def _entry(self, positions: Positions, stamps: Stamps) -> LedgerEntry:
+    def _ledger_entry(self, positions: Positions, stamps: Stamps) -> LedgerEntry:
         last = self.table.last()
         batch_id, start = (0, "[]") if last is None else (last.batch_id + 1, last.end)
         return LedgerEntry(batch_id, start, positions_text(positions), self._epoch, stamps)
@@ -263,7 +263,7 @@ def positions_text(positions: Positions) -> str:
 
 
 class Derivation:
-    """Thread that keeps derived views up to date, one level after the other. `wake` and `add` are thread-safe."""
+    """Thread that keeps derived views up to date, one level after another. `wake` and `add` are thread-safe."""
 
     def __init__(
         self, levels: Sequence[Sequence[str]], roots: Iterable[Root], has_failed: Callable[[str], bool]
@@ -321,7 +321,7 @@ class Derivation:
         """Make one pass: read the rows of every root, then compute the derived views that are not up to date with these
         rows."""
         self._news.clear()
-        known = {name: rows for name, root in self._roots.items() if (rows := _rows(root)) is not None}
+        known = {name: rows for name, root in self._roots.items() if (rows := _root_rows(root)) is not None}
         for level in self._levels:
             if not self._stopping:
                 views = [self._views[name] for name in level if name in self._views]
@@ -353,7 +353,7 @@ class Derivation:
         return name not in self._views or self._views[name].state == "failed"
 
 
-def _rows(root: Root) -> ViewRows | None:
+def _root_rows(root: Root) -> ViewRows | None:
     """Return the rows of a root, or None if it was never computed or cannot be read. The error is recorded in the
     root."""
     try:

@@ -74,8 +74,9 @@ from penstock.store import StoredView
 STEP_S, EAGER_STEP_S = 0.5, 0.1
 STATUS_S = 1.0
 ARCHIVE_AFTER_S, ARCHIVE_NICE = 60.0, 19
-"""An app that has run for this long will probably be started again, so it is worth creating the class archive. The
-process that creates the archive runs at the lowest priority."""
+"""Seconds after which the engine starts a process that creates the class archive, and the niceness of that process,
+which is the lowest priority. An app that has run for this long will probably be started again, so the archive is worth
+creating."""
 
 log = logging.getLogger("penstock.engine")
 
@@ -299,9 +300,9 @@ class Engine:
         return committed
 
     def _handler_frame(self, handler: Handler) -> DataFrame:
-        """Return the handler as a DataFrame. As with a view, the source is registered for this query only, because
-        Spark writes to a map that belongs to a registered source, and two queries that start at the same time can
-        corrupt the map permanently."""
+        """Return the handler as a DataFrame. As with a view, the source is registered for this query only. Spark writes
+        to a map that belongs to a registered source, and two queries that start at the same time can corrupt that map
+        permanently."""
         assert self.spark is not None
         handler_source = source(self.plans[handler.name], self.storage, self.settings, IDLE_WAIT_S)
         register_handlers(self.spark, {handler.name: handler_source})
@@ -333,7 +334,8 @@ class Engine:
         return plan
 
     def _compare(self, node: View | Handler, plan: Callable[[], PlanPrint] | None = None) -> None:
-        """Raise an error if the stored data of a view was computed by a different declaration."""
+        """Raise an error if this declaration cannot continue with the data stored for the node. Log a verdict that the
+        operator should know about."""
         verdict = self.comparison.require(node, plan)
         if verdict.kind in (VerdictKind.compatible, VerdictKind.adopted):
             log.info("%s", verdict)
@@ -459,8 +461,8 @@ class Engine:
         return HandlerStatus(node=node, figures=self.sinks[name].describe() if name in self.sinks else None)
 
     def _stop(self, status: int) -> None:
-        """Finish the queries' output in progress, which completes the checkpoints, and mark the checkpoints as complete
-        once they are durable."""
+        """Let the queries finish their current output, which completes the checkpoints. Mark the checkpoints as
+        complete once they are durable."""
         stop_all(list(self.runners.values()), self.settings.drain_s / 2)
         self.derivation.stop()
         self.pulse.stop()

@@ -17,7 +17,7 @@ from penstock.core.schema import Event, Rejected
 from penstock.runtime.storage import Storage, StoredLogReader
 
 TRIED_ROWS = 200
-"""Rows at each end of a partition that are migrated before an app starts. Takes a few milliseconds."""
+"""Number of rows at each end of a partition that are migrated as a test before an app starts, in a few milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ def event_classes(app: App) -> Mapping[str, EventSpec]:
 
 
 def carried_classes(app: App, target: str) -> Mapping[str, EventSpec]:
-    """Return the same mapping in a form that can be sent to Spark's workers, unlike classes. `target` names the app."""
+    """Return the mapping of `event_classes` in a form that, unlike the classes, can be sent to Spark's workers.
+    `target` names the app."""
     text = AppText.read(target)
     return {name: spec.loaded_by(StreamClass(text, name)) for name, spec in event_classes(app).items()}
 
@@ -75,7 +76,7 @@ def stream_problems(log: StoredLogReader, stream: Stream) -> list[str]:
     try:
         reasons = list(log.event_problems(stream.name, spec))
         if not reasons and spec.load is not None and log.is_evolved(stream.name):
-            _try_some(log, stream.name)
+            _try_stored_events(log, stream.name)
     except EventUnreadable as error:
         return [error.message.removeprefix(f"stream {stream.name}: ")]
     except StorageError:
@@ -83,7 +84,7 @@ def stream_problems(log: StoredLogReader, stream: Stream) -> list[str]:
     return reasons
 
 
-def _try_some(log: StoredLogReader, stream: str) -> None:
+def _try_stored_events(log: StoredLogReader, stream: str) -> None:
     """Read the first and the last stored events of each partition. Raises `EventUnreadable` if an event cannot be
     read."""
     starts, ends = log.starts(stream), log.ends(stream)
@@ -98,10 +99,10 @@ def _try_some(log: StoredLogReader, stream: str) -> None:
 def stored_shapes(app: App, storage: Storage) -> Mapping[str, EventShape | None]:
     """Return the shape of the newest stored events for each stream of an app, or None where it is unknown."""
     with closing(open_log(app, storage)) as log:
-        return {stream.name: _shape(log, stream.name) for stream in event_streams(app)}
+        return {stream.name: _stored_event_shape(log, stream.name) for stream in event_streams(app)}
 
 
-def _shape(log: StoredLogReader, stream: str) -> EventShape | None:
+def _stored_event_shape(log: StoredLogReader, stream: str) -> EventShape | None:
     try:
         return log.event_shape(stream)
     except StorageError:
@@ -129,9 +130,9 @@ def event_changes(stream: Stream, storage: Storage) -> Iterator[str]:
     gone = [name for name in before.fields if name not in now.shape.fields]
     for name in gone:
         if name in now.renamed:
-            yield f"its field {name} is now {now.renamed[name]}, in old events too; senders must use the new name"
+            yield f"its field {name} is now {now.renamed[name]}, also in old events; senders must use the new name"
         else:
-            yield f"its field {name} was removed, from old events too"
+            yield f"its field {name} was removed, also from old events"
     if now.shape.version > before.version:
         yield f"its events now have version {now.shape.version}, and older events are read as that version"
     if gone or now.shape.version > before.version:

@@ -183,7 +183,7 @@ class Gateway:
         events |= {stream.name + REJECTED_SUFFIX: Rejected for stream in self.app.streams}
         schemas = {name: partial(event_schema, event) for name, event in events.items()}
         read = sorted(change_streams(self.app))
-        changes = {ChangeStream(view).name: partial(_changes_of, self.tables[view]) for view in read}
+        changes = {ChangeStream(view).name: partial(_changes_schema, self.tables[view]) for view in read}
         return {**schemas, **changes}
 
     def _feeds(self, channels: Mapping[str, Channel]) -> dict[str, Channel]:
@@ -311,8 +311,8 @@ class Gateway:
         return [control, *tables, *sources, *ticks, *pressure, *always]
 
     async def _pull(self, inlet: Inlet) -> None:
-        """Run a source until it is cancelled. A failure is logged and the source is retried, unless it reports that
-        retrying is useless; nothing else stops."""
+        """Run a source until it is cancelled. A failure is logged, and the source is retried unless the source reports
+        that retrying is useless. Nothing else stops."""
         status, source_writer = self.sources[inlet.name], None
         while True:
             try:
@@ -389,7 +389,7 @@ class Gateway:
         self.log.merge(name)
 
 
-def _changes_of(table: StoredLiveView) -> pa.Schema | None:
+def _changes_schema(table: StoredLiveView) -> pa.Schema | None:
     """Return the schema of a view's changes."""
     return None if table.schema is None else change_schema(table.schema)
 

@@ -198,8 +198,8 @@ class HandlerSink:
 def _stream_output(stream: Stream, by_shard: Iterable[tuple[int, list[pa.Buffer]]]) -> StreamOutput:
     """Return the payloads for one stream as batches whose size does not depend on how the payloads were split."""
     schema = event_schema(stream.event)
-    return StreamOutput(stream.name, [(shard, _batches(payloads, schema)) for shard, payloads in by_shard])
+    return StreamOutput(stream.name, [(shard, _payload_batches(payloads, schema)) for shard, payloads in by_shard])
 
 
-def _batches(payloads: list[pa.Buffer], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _payload_batches(payloads: list[pa.Buffer], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     return recut((pa.ipc.read_record_batch(payload, schema) for payload in payloads), APPEND_ROWS_MAX)

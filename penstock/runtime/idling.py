@@ -24,9 +24,9 @@ LONG_AGO, LAST = -(2**62), to_micros(datetime(9999, 12, 31, tzinfo=UTC))
 
 @dataclass(frozen=True)
 class Lane:
-    """The time of a stream as one view sees it, in microseconds: the time of the newest event (None if there has been
-    none), the current time, the time in the log, how far the watermark trails behind, and the time at which the stream
-    fell silent."""
+    """The time of a stream as one view sees it, in microseconds. `newest` is the time of the newest event (None if
+    there has been none), `clock` the time that it has reached (None if unknown), and `log_clock` the time in the log.
+    `late` is how far the watermark trails behind, and `came` the time at which the stream fell silent."""
 
     stream: str
     newest: int | None
@@ -51,15 +51,15 @@ def due(app: App, engine: EngineStatus, stream_times: Mapping[str, StreamTime], 
         status = engine.views.get(view.name)
         if status is None or status.node.state != "running" or not status.window_timings:
             continue
-        lanes = list(_lanes(app, view, stream_times, now))
+        lanes = list(_view_lanes(app, view, stream_times, now))
         for lane in lanes:
-            if now - lane.came >= quiet and _waits(lane, lanes, status.window_timings, quiet):
-                clock = None if view.time == "ingest" else _clock(lane, lanes)
-                ticks[lane.stream] = _least(ticks.get(lane.stream), clock)
+            if now - lane.came >= quiet and _needs_tick(lane, lanes, status.window_timings, quiet):
+                clock = None if view.time == "ingest" else _tick_clock(lane, lanes)
+                ticks[lane.stream] = _earlier_tick(ticks.get(lane.stream), clock)
     return ticks
 
 
-def _lanes(app: App, view: View, stream_times: Mapping[str, StreamTime], now: int) -> Iterator[Lane]:
+def _view_lanes(app: App, view: View, stream_times: Mapping[str, StreamTime], now: int) -> Iterator[Lane]:
     for stream in app.streams:
         stream_time = stream_times.get(stream.name)
         if stream.name not in view.reads or stream_time is None:
@@ -74,27 +74,27 @@ def _lanes(app: App, view: View, stream_times: Mapping[str, StreamTime], now: in
                 0,
                 stream_time.came,
             )
-        elif _is_timed(stream):
+        elif _advances_watermark(stream):
             late = (stream.late_after or timedelta()) // timedelta(microseconds=1)
             log_clock = LONG_AGO if stream_time.event_time is None else stream_time.event_time
             yield Lane(stream.name, stream_time.newest, stream_time.clock(now), log_clock, late, stream_time.came)
 
 
-def _is_timed(stream: Stream) -> bool:
+def _advances_watermark(stream: Stream) -> bool:
     return stream.late_after is not None and stream.event.__time_field__ is not None
 
 
-def _waits(lane: Lane, lanes: list[Lane], timings: Sequence[WindowTiming], quiet: int) -> bool:
+def _needs_tick(lane: Lane, lanes: list[Lane], timings: Sequence[WindowTiming], quiet: int) -> bool:
     """Return whether a tick appended to this stream now would let the view close a window."""
     newest = max((other.newest for other in lanes if other.newest is not None), default=None)
-    clock = _clock(lane, lanes)
+    clock = _tick_clock(lane, lanes)
     if newest is None or clock is None:
         return False
     before, after = lane.log_clock - lane.late, clock - lane.late
-    return any(_closes(timing, before, after, newest + timing.length_us, quiet) for timing in timings)
+    return any(_closes_window(timing, before, after, newest + timing.length_us, quiet) for timing in timings)
 
 
-def _closes(timing: WindowTiming, before: int, after: int, goal: int, quiet: int) -> bool:
+def _closes_window(timing: WindowTiming, before: int, after: int, goal: int, quiet: int) -> bool:
     """Return whether a view's window ends between two watermarks. Where windows can end at any time, the check succeeds
     once the watermark has moved by `quiet`. No window ends after `goal`."""
     if before >= goal or after <= before:
@@ -105,11 +105,11 @@ def _closes(timing: WindowTiming, before: int, after: int, goal: int, quiet: int
     return (min(after, goal) - shift) // timing.step_us > (before - shift) // timing.step_us
 
 
-def _clock(lane: Lane, lanes: list[Lane]) -> int | None:
+def _tick_clock(lane: Lane, lanes: list[Lane]) -> int | None:
     if lane.clock is not None:
         return min(lane.clock, LAST)
     return min((other.clock for other in lanes if other.clock is not None), default=None)
 
 
-def _least(one: int | None, other: int | None) -> int | None:
+def _earlier_tick(one: int | None, other: int | None) -> int | None:
     return min((clock for clock in (one, other) if clock is not None), default=None)

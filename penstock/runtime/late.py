@@ -32,8 +32,8 @@ class LateEvents:
     def __init__(
         self, app: App, view: View, checkpoint: QueryCheckpoint, log: LogReader, into: Log, *, batches_before: int = 0
     ) -> None:
-        """Events are read from `log` and appended to `into`. `batches_before` is the number of batches before batch 0
-        of this checkpoint, because the batches of a rebuilt view are numbered from 0 again."""
+        """Events are read from `log` and appended to `into`. `batches_before` is the number of batches that came before
+        batch 0 of this checkpoint: the batches of a rebuilt view are numbered from 0 again."""
         self.view, self.log, self.into, self.batches_before = view, log, into, batches_before
         self.stream = app.late.get(view.name)
         self.checkpoint = checkpoint
@@ -61,5 +61,5 @@ class LateEvents:
 
     def window_timings(self) -> tuple[WindowTiming, ...]:
         """Return the view's window timings for the gateway, which advances the time of idle streams while a view is
-        waiting for that."""
+        waiting for it."""
         return tuple(WindowTiming(window.span, window.step, window.origin) for window in self.closings.kept)

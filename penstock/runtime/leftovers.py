@@ -15,7 +15,7 @@ UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 @dataclass(frozen=True)
 class Leftover:
-    """All left-over data that a storage has under one name."""
+    """All leftover data that a storage has under one name."""
 
     sort: Sort
     name: str
@@ -40,18 +40,18 @@ def leftovers(app: App, storage: Storage, known: Prints) -> list[Leftover]:
     declared = {stream.name for stream in app.streams} | {node.name for node in order(app)}
     stored = storage.stored()
     names = {*stored, *known.streams, *known.views, *known.handlers} - declared
-    return [Leftover(_sort(name, storage, known), name, stored.get(name, 0)) for name in sorted(names)]
+    return [Leftover(_leftover_sort(name, storage, known), name, stored.get(name, 0)) for name in sorted(names)]
 
 
 def other_sort(name: str, sort: Sort, storage: Storage, known: Prints) -> str | None:
     """Return why a declaration cannot use the data stored under its name, if a different sort of declaration wrote the
     data.
 
-    A view's state, checkpoint and batch numbers mean nothing to a handler, and the events in a declared stream are
-    different from the events that a handler with the same name emits. Returns None if there is no data under the name,
-    or if the same sort of declaration wrote it.
+    A view's state, checkpoint and batch numbers mean nothing to a handler, and the events in a declared stream are not
+    those that a handler with the same name would emit. Returns None if there is no data under the name, or if the same
+    sort of declaration wrote it.
     """
-    before = _sort(name, storage, known)
+    before = _leftover_sort(name, storage, known)
     known_stream = sort == "stream" and name in known.streams
     if before == sort or known_stream or name not in storage.stored():
         return None
@@ -59,7 +59,7 @@ def other_sort(name: str, sort: Sort, storage: Storage, known: Prints) -> str | 
     return f"it was {kinds[before]} and is now {kinds[sort]}, which cannot use the stored data"
 
 
-def _sort(name: str, storage: Storage, known: Prints) -> Sort:
+def _leftover_sort(name: str, storage: Storage, known: Prints) -> Sort:
     """Return the sort of declaration that wrote the data stored under a name: a stream if nothing was computed."""
     computed = storage.stored_sort(name)
     if name in known.handlers or computed == "handler":

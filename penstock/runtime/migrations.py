@@ -1,5 +1,6 @@
-"""Check that `migrate` is deterministic: migrate stored events and state from earlier versions to the newest version
-twice, in processes that differ in everything that must not affect the result (listed in `examination.py`).
+"""Check that `migrate` is deterministic: migrate stored events and state from earlier versions to the newest version,
+twice. The two runs are in processes that differ in everything that must not affect the result (listed in
+`examination.py`).
 
 The migrated values are compared: `python -m penstock.runtime.migrations CALL` writes a line for each event or key.
 """
@@ -60,8 +61,9 @@ class Migrated(NamedTuple):
         if self.difference is not None:
             return f"{self.where}: {self.name}: {self.difference}"
         if not self.values:
-            return f"{self.name}: migrate NOT TESTED: it needs data from an earlier version; pass it with --data"
-        return f"{self.name}: migrate over {self.values:,} stored values, twice, no difference"
+            needed = "there is no data from an earlier version; pass a data directory that has some with --data"
+            return f"{self.name}: migrate NOT TESTED: {needed}"
+        return f"{self.name}: ran migrate twice on {self.values:,} stored values, no difference"
 
 
 def examine_migrations(
@@ -75,19 +77,19 @@ def examine_migrations(
         if data is not None and (streams or handlers):
             storage = open_storage(data.resolve())
             log = open_log(app, storage)
-            ranges = {stream.name: _ranges(log, stream, events_max) for stream in streams}
+            ranges = {stream.name: _migrated_ranges(log, stream, events_max) for stream in streams}
             log.close()
-            names = [handler.name for handler in handlers if _is_older(handler, storage)]
+            names = [handler.name for handler in handlers if _has_older_state(handler, storage)]
             for run, part, seed, zone in RUNS:
                 (Path(folder) / run).mkdir(exist_ok=True)
                 call = MigrationCall(str(Path(target).absolute()), storage.location, folder, run, part, ranges, names)
                 run_apart(MODULE, msgspec.json.encode(call).decode(), seed, zone)
         declarations = [(stream.where, f"stream {stream.name}") for stream in streams]
         declarations += [(handler.where, f"handler {handler.name}") for handler in handlers]
-        return [_compared(Path(folder), where, name) for where, name in declarations]
+        return [_compare_migrations(Path(folder), where, name) for where, name in declarations]
 
 
-def _ranges(log: StoredLogReader, stream: Stream, count: int) -> list[Range]:
+def _migrated_ranges(log: StoredLogReader, stream: Stream, count: int) -> list[Range]:
     """Return the ranges of a stream's first events. The result is empty if no event can be from an earlier version."""
     try:
         starts, ends = log.starts(stream.name), log.ends(stream.name)
@@ -101,18 +103,18 @@ def _ranges(log: StoredLogReader, stream: Stream, count: int) -> list[Range]:
     ]
 
 
-def _is_older(handler: Handler, storage: Storage) -> bool:
+def _has_older_state(handler: Handler, storage: Storage) -> bool:
     handled = storage.handled(handler.name)
     older = handled is not None and handled.shape != shape_of(handler.state)
     return older and handled is not None and misfit(handled.shape, handler.state) is None
 
 
-def _trace(folder: Path, run: str, name: str) -> Path:
+def _migration_trace(folder: Path, run: str, name: str) -> Path:
     return folder / f"{name}.{run}.migrated"
 
 
-def _compared(folder: Path, where: Where, name: str) -> Migrated:
-    one, two = (_values(_trace(folder, run, name)) for run in ("one", "two"))
+def _compare_migrations(folder: Path, where: Where, name: str) -> Migrated:
+    one, two = (_migrated_values(_migration_trace(folder, run, name)) for run in ("one", "two"))
     for place in one | two:
         if one.get(place) != two.get(place):
             difference = both(one.get(place), two.get(place))
@@ -120,7 +122,7 @@ def _compared(folder: Path, where: Where, name: str) -> Migrated:
     return Migrated(where, name, len(one))
 
 
-def _values(file: Path) -> dict[str, str]:
+def _migrated_values(file: Path) -> dict[str, str]:
     """Return the migrated values that a run has written, by the position of each event, or by key."""
     if not file.exists():
         return {}
@@ -134,29 +136,33 @@ def migrate(call: MigrationCall) -> None:
     os.chdir(folder / call.run)  # not earlier: the app may load files relative to the previous folder
     log = open_log(app, storage)
     for stream, ranges in call.streams.items():
-        _write(
+        _write_migrated_lines(
             call,
             f"stream {stream}",
-            (line for offset_range in ranges for line in _events(log, stream, _part(offset_range, call.part))),
+            (
+                line
+                for offset_range in ranges
+                for line in _migrated_event_lines(log, stream, _part_of_range(offset_range, call.part))
+            ),
         )
     log.close()
     for handler in app.handlers:
         if handler.name in call.handlers and call.part != "first half":
-            _write(call, f"handler {handler.name}", _keys(handler, storage))
+            _write_migrated_lines(call, f"handler {handler.name}", _migrated_state_lines(handler, storage))
 
 
-def _write(call: MigrationCall, name: str, lines: Iterator[str]) -> None:
-    with _trace(Path(call.folder), call.run, name).open("a") as file:
+def _write_migrated_lines(call: MigrationCall, name: str, lines: Iterator[str]) -> None:
+    with _migration_trace(Path(call.folder), call.run, name).open("a") as file:
         file.writelines(f"{line}\n" for line in lines)
 
 
-def _part(range: Range, part: Part) -> Range:
+def _part_of_range(range: Range, part: Part) -> Range:
     partition, start, end = range
     middle = (start + end) // 2
     return {"whole": range, "first half": (partition, start, middle), "second half": (partition, middle, end)}[part]
 
 
-def _events(log: StoredLogReader, stream: str, range: Range) -> Iterator[str]:
+def _migrated_event_lines(log: StoredLogReader, stream: str, range: Range) -> Iterator[str]:
     partition, at, end = range
     for batch in log.read(stream, partition, at, end):
         rows, offsets = iter(event_rows(batch)), batch.column(OFFSET_COLUMN).to_pylist()
@@ -165,7 +171,7 @@ def _events(log: StoredLogReader, stream: str, range: Range) -> Iterator[str]:
                 yield f"{stream}/{partition}/{offset}\t{next(rows).decode()}"
 
 
-def _keys(handler: Handler, storage: Storage) -> Iterator[str]:
+def _migrated_state_lines(handler: Handler, storage: Storage) -> Iterator[str]:
     handled = storage.handled(handler.name)
     assert handled is not None
     carrier = Carrier(handler.state, handled.shape)

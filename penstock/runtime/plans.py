@@ -35,7 +35,7 @@ def decided(
     undecided = [verdict.name for verdict in verdicts if verdict.kind is VerdictKind.undecided]
     if not undecided:
         return verdicts
-    say(f"comparing {', '.join(undecided)} with Spark, about ten seconds")
+    say(f"using Spark to compare {', '.join(undecided)}, which takes about ten seconds")
     return comparison.verdicts((plans or plans_beside)(comparison, undecided))
 
 
@@ -52,7 +52,7 @@ def plans_beside(comparison: Comparison, views: Sequence[str]) -> Plans:
     try:
         done = subprocess.run(command, capture_output=True, timeout=PLANS_S_MAX, check=False)
     except subprocess.TimeoutExpired:
-        raise ViewError(f"the plans of {', '.join(views)} were not ready in {PLANS_S_MAX:.0f} s") from None
+        raise ViewError(f"the plans of {', '.join(views)} were not ready within {PLANS_S_MAX:.0f} s") from None
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise ViewError(f"cannot create the plans for {', '.join(views)}: {' '.join(last) or done.returncode}")

@@ -17,24 +17,27 @@ from penstock.app.fingerprints.verdicts import Verdict, VerdictKind, handler_ver
 from penstock.handlers.batches import inputs
 from penstock.runtime.storage import PreparedHandler
 
-IGNORED = "state that a rebuild has prepared for it is ignored, because other code computed that state"
+IGNORED = "the state that a rebuild prepared for it is ignored, because other code computed that state"
 
 
 def rebuild_print(app: App, handler: Handler, declared: HandlerPrint) -> HandlerPrint:
     """Return the fingerprint of everything that a handler's rebuilt state is computed with. In addition to the
-    fingerprint of the declaration, it covers the classes: the handler's state, its events, and the records in them. A
-    handler that runs may carry its state over to a changed class, but prepared state must not be a mixture."""
+    fingerprint of the declaration, it covers the classes of the handler's state, of its events, and of the records in
+    them. A running handler may carry its state over to a changed class, but prepared state must not mix old and new
+    classes."""
     events = (stream.event for stream in inputs(app, handler).values())
     classes = fingerprint_of(*nested_classes((handler.state, *events, *handler.emits)))
     return msgspec.structs.replace(
         declared,
         code=digest("rebuild", declared.code, classes.code),
-        source=_joined(declared.source, classes.source),
-        sources={form: _joined(source, classes.earlier.get(form)) for form, source in declared.sources.items()},
+        source=_prepared_digest(declared.source, classes.source),
+        sources={
+            form: _prepared_digest(source, classes.earlier.get(form)) for form, source in declared.sources.items()
+        },
     )
 
 
-def _joined(functions: str | None, classes: str | None) -> str | None:
+def _prepared_digest(functions: str | None, classes: str | None) -> str | None:
     return None if functions is None or classes is None else digest("rebuild", functions, classes)
 
 

@@ -1,7 +1,7 @@
 """Back-pressure from the engine to the ingress: if a stream is read too slowly, fewer events are accepted for it.
 
-A stream is held when a view or handler is more than the allowed number of events behind, and released when that view or
-handler has caught up by half, so that the stream does not switch back and forth with every batch. While a stream is
+A stream is held when a view or handler is more than the allowed number of events behind. It is released when that view
+or handler has caught up by half, so that the stream does not switch back and forth with every batch. While a stream is
 held, requests get a 429 response with the time needed to catch up at the current pace, and sources of the stream are
 not read.
 
@@ -40,7 +40,7 @@ def judge(behind: Behind | None, held: bool, most: int) -> Hold | None:
         return None
     wait = (behind.events - most // 2) / behind.rate if behind.rate > 0 else UNKNOWN_S
     retry_after_s = max(1, min(RETRY_AFTER_S_MAX, math.ceil(wait)))
-    return Hold(f"is {behind.events} events ahead of {behind.name}, and at most {most} are allowed", retry_after_s)
+    return Hold(f"is {behind.events} events ahead of {behind.name}; the limit is {most}", retry_after_s)
 
 
 def press(ingress: Ingress, behind: Callable[[str], Behind | None], most: int) -> None:
@@ -51,15 +51,15 @@ def press(ingress: Ingress, behind: Callable[[str], Behind | None], most: int) -
     for name in ingress.streams:
         lag = behind(name)
         hold = judge(lag, name in held, 2 * most if name in may_shed else most)
-        _note(name, name in held, hold, "accepts events again")
+        _log_hold_change(name, name in held, hold, "accepts events again")
         if hold is not None or name in held:
             ingress.hold(name, hold)
         if name in may_shed:
             shed = judge(lag, name in lagging, most)
-            _note(name, name in lagging, shed, "keeps all events again", "sheds: it ")
+            _log_hold_change(name, name in lagging, shed, "keeps all events again", "sheds: it ")
             ingress.shed(name, shed.reason if shed is not None else None)
 
 
-def _note(stream: str, was: bool, judged: Hold | None, end: str, begin: str = "") -> None:
+def _log_hold_change(stream: str, was: bool, judged: Hold | None, end: str, begin: str = "") -> None:
     if was != (judged is not None):
         log.warning("stream %s %s", stream, end if judged is None else f"{begin}{judged.reason}")

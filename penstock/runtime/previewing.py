@@ -1,4 +1,4 @@
-"""Connects `App.preview` with the analyze tier, which is loaded at the first call, because declaring an app must not
+"""Connects `App.preview` with the analyze tier, which is loaded on the first call, because declaring an app must not
 require Spark."""
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ def error_code(text: str) -> str:
 
 
 def without_detail(text: str | None) -> str | None:
-    """Return an error for people who are not allowed to see all rows: without its text, which may quote values from any
-    row."""
+    """Return an error without its text, for people who are not allowed to see all rows. The text may quote values from
+    any row."""
     return None if text is None else error_code(text) or "failed"
 
 
@@ -61,7 +61,7 @@ class RuntimeProblem:
         return f"{self.headline}: {self.detail}" if self.detail else self.headline
 
     def text(self, *, details: bool) -> str:
-        """Return the problem's message, or without details, the headline with the class of the error."""
+        """Return the problem's message. Without `details`, return only the headline and the class of the error."""
         if details or not self.detail:
             return self.message
         return f"{self.headline} ({error_code(self.detail) or 'the log says why'})"
@@ -120,8 +120,8 @@ class _Failures:
 
 @dataclass
 class _Line:
-    """A source's connection: how long it was disconnected since it was last healthy, and how long it has been connected
-    again."""
+    """A source's connection: how long it has been disconnected since it was last healthy, and for how long it has now
+    been connected again."""
 
     down_s: float = 0.0
     up_s: float = 0.0
@@ -154,7 +154,7 @@ class Problems:
 
     def __init__(self, settings: Settings, failed_lately: Callable[[str], Sequence[float]] = lambda name: ()) -> None:
         """`failed_lately` is called once for each handler, and returns how many seconds ago its latest failures were
-        stored, so that a restart does not forget them."""
+        stored, so that they still count after a restart."""
         self._settings, self._failed_lately = settings, failed_lately
         self._faults: dict[tuple[str, str], _Fault] = {}
         self._failures: dict[str, _Failures] = {}
@@ -171,8 +171,8 @@ class Problems:
         sources: Mapping[str, SourceStatus],
         supervisor: SupervisorStatus | None = None,
     ) -> None:
-        """Update from the reports of the engine and the sources, and from the supervisor's report on both processes. A
-        missing report is None. `now` is monotonic time in seconds."""
+        """Update the problems from the reports of the engine and the sources, and from the supervisor's report on the
+        engine and the gateway. A missing report is None. `now` is monotonic time in seconds."""
         passed_s = now - (self._noted_at if self._noted_at is not None else now)
         self._noted_at, self._sources = now, sources
         if engine is not None:
@@ -189,10 +189,10 @@ class Problems:
             starts = engine is None or engine.state == "starting"
             deaths = _process_signs(now, supervisor, self._settings.recovered_s, engine_starts=starts)
             signs = [*deaths, *signs]
-        self._since = {(kind, name): self._begin(kind, name) for kind, name, *_ in signs}
+        self._since = {(kind, name): self._problem_began(kind, name) for kind, name, *_ in signs}
         self.current = [RuntimeProblem(*sign, since=self._since[sign[0], sign[1]]) for sign in signs]
 
-    def _begin(self, kind: str, name: str) -> datetime:
+    def _problem_began(self, kind: str, name: str) -> datetime:
         return self._since.get((kind, name)) or datetime.now(UTC)
 
     def _note_node(self, now: float, kind: str, name: str, node: NodeStatus) -> None:

@@ -88,7 +88,7 @@ class ProgressTracker:
 
 
 class BatchRun(NamedTuple):
-    """Consecutive batches: the batch before the first one, if any, and the last one."""
+    """Consecutive batches: `before` is the batch before the first of them, if any, and `last` is the last of them."""
 
     before: Done | None
     last: Done
@@ -107,8 +107,8 @@ class Batches:
             self._history.close()
 
     def of(self, positions: LogPositions) -> list[BatchRun] | None:
-        """Return the runs of a node's batches that included these events, without the batches in between that included
-        none of them. Returns None if the history does not go back far enough."""
+        """Return the runs of a node's batches that included these events, leaving out the batches in between that
+        included none of them. Returns None if the history does not go back far enough."""
         runs: list[BatchRun] = []
         with self._lock:
             for partition, spans in positions.spans.items():
@@ -127,7 +127,7 @@ class Batches:
 
 
 def last_of(runs: Iterable[BatchRun]) -> Done:
-    """Return the last of a node's batches in all runs."""
+    """Return the last batch of all these runs."""
     return max((run.last for run in runs), key=lambda done: done.at_us)
 
 

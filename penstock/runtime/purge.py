@@ -37,7 +37,7 @@ class Purge:
         for name in names:
             if name not in left and name not in declared:
                 there = f"data for {', '.join(sorted(left))}" if left else "nothing to delete"
-                raise DeclarationError(f"{self.storage.location} has no data for {name!r} to delete; it has {there}")
+                raise DeclarationError(f"{self.storage.location} has no data for {name!r}; it has {there}")
             if name in declared and not declared[name]:
                 raise DeclarationError(
                     f"{name!r} is declared in {self.target}, and its data is in use; remove the declaration first"
@@ -67,7 +67,8 @@ class Purge:
             missing = [reader for reader in readers if reader not in names and reader in there]
             if missing:
                 raise DeclarationError(
-                    f"{', '.join(missing)} used the data of {name}, so their data must be deleted too: name them"
+                    f"{', '.join(missing)} used the data of {name}: add them to the command, because their data must "
+                    "be deleted too"
                 )
 
     def run(self, names: Sequence[str], say: Say) -> None:

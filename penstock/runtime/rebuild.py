@@ -69,7 +69,7 @@ def choose(
     a view that a handler maintains, the handler is rebuilt. Raises `DeclarationError`, which lists the existing names,
     if a name is unknown, or if no name is passed and nothing has changed."""
     if not views and not handlers:
-        return [*changed()] or _only(app)
+        return [*changed()] or _only_handler(app)
     known: dict[str, Node] = {view.name: view for view in app.queries}
     known |= {view_handler.name: view_handler for view_handler in app.view_handlers}
     for name in views:
@@ -78,8 +78,8 @@ def choose(
         node = known[name]
         if isinstance(node, View) and is_derived(app, node):
             raise DeclarationError(
-                f"{node.where}: view {name}: it reads only views, and is always recomputed from their rows: "
-                f"there is nothing to rebuild. It reads {', '.join(node.reads)}"
+                f"{node.where}: view {name}: there is nothing to rebuild, because it reads only views "
+                f"({', '.join(node.reads)}) and is always recomputed from their rows"
             )
     chosen: list[Node] = [known[name] for name in views]
     chosen += [the_handler(app, name) for name in handlers]
@@ -104,15 +104,15 @@ def changed(app: App, target: str, storage: Storage, settings: Settings, say: Sa
     return [*nodes, *(handler for handler in app.handlers if ("handler", handler.name) in names)]
 
 
-def _only(app: App) -> list[Node]:
+def _only_handler(app: App) -> list[Node]:
     """Return the handler to rebuild if no name is passed and nothing has changed: the only handler of an app without
     Spark views."""
     if len(app.handlers) == 1 and not app.queries:
         return list(app.handlers)
     views = [f"--view {view.name}" for view in app.views if not is_derived(app, view)]
     names = [*views, *(f"--handler {handler.name}" for handler in app.handlers if handler not in app.view_handlers)]
-    listed = ", ".join(names) or "there are no views and no handlers"
-    raise DeclarationError(f"no change needs a rebuild; name what to rebuild: {listed}")
+    listed = ", ".join(names) or "none (there are no views and no handlers)"
+    raise DeclarationError(f"no change needs a rebuild; to rebuild anyway, pass one or more of: {listed}")
 
 
 class Rebuild:
@@ -177,15 +177,15 @@ class Rebuild:
         if lines and not kept:
             raise DeclarationError(
                 f"the log no longer contains the first events of {part.name}; "
-                "--kept rebuilds it from the kept events:\n  " + "\n  ".join(lines)
+                "to rebuild it from the kept events, pass --kept:\n  " + "\n  ".join(lines)
             )
         for line in lines:
-            say(f"{part.name} is rebuilt without the dropped events: {line}")
+            say(f"rebuilding {part.name} without the deleted events: {line}")
 
     def take_over(self, say: Say) -> None:
         """Ask the running app to switch to the new code, and wait until it has. If no app is running, the next start
-        uses the new code. Raises `DeclarationError` if a file of the app was edited since it was loaded, because the
-        app would then switch to code that did not compute the results."""
+        uses the new code. Raises `DeclarationError` if a file of the app has been edited since it was loaded, because
+        the app would then switch to code that did not compute the results."""
         self._require_unedited()
         comparison = Comparison(self.app, self.target, self.storage, self.settings)
         refused = [
@@ -194,15 +194,15 @@ class Rebuild:
             if verdict.kind in (VerdictKind.incompatible, VerdictKind.undecided)
         ]
         if refused:
-            why = "the rebuild is prepared, but the app cannot switch to it because of other changes:"
+            why = "the rebuild is ready, but the app cannot switch to it because of other changes:"
             raise DeclarationError("\n".join((why, *refused)))
         if self.storage.owner() is None:
-            say(f"prepared; the next `{command_line(self.target, self.storage, 'run')}` switches to the rebuild")
+            say(f"the rebuild is ready; the next `{command_line(self.target, self.storage, 'run')}` switches to it")
             return
         say("caught up; the running app now switches to the new code")
         before = _engine_pid(self.storage)
         succeed(self.storage, self.target)
-        self._wait(before)
+        self._wait_for_switch(before)
         say(f"the app has switched to the rebuild; from now on, run `{command_line(self.target, self.storage, 'run')}`")
 
     def _require_unedited(self) -> None:
@@ -212,11 +212,12 @@ class Rebuild:
             handlers = [f"--handler {part.name}" for part in self.parts if isinstance(part, HandlerRebuild)]
             command = command_line(self.target, self.storage, "rebuild", *views, *handlers)
             raise DeclarationError(
-                f"the rebuild is prepared, but not in use: {', '.join(edited)} was edited in the meantime, and "
-                f"only the code that computed the results can use them. To rebuild with the edited code: {command}"
+                f"the rebuild is ready but has not been put into use, because {', '.join(edited)} changed in the "
+                f"meantime, and its results fit only the code that computed them. To rebuild with the edited code: "
+                f"{command}"
             )
 
-    def _wait(self, engine: int | None) -> None:
+    def _wait_for_switch(self, engine: int | None) -> None:
         deadline = time.monotonic() + TAKE_OVER_S
         while not all(part.is_taken_over() for part in self.parts):
             if _engine_pid(self.storage) not in (engine, None):
@@ -250,5 +251,6 @@ def succeed(storage: Storage, target: str) -> None:
 
 
 def _engine_pid(storage: Storage) -> int | None:
+    """Return the process id of the engine, which changes when the app switches to a rebuild."""
     status = storage.control().latest(SupervisorStatus)
     return status.engine.pid if status is not None else None

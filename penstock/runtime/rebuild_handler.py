@@ -27,7 +27,8 @@ from penstock.runtime.missing import missing
 from penstock.runtime.storage import PreparedHandler, Storage
 
 CLOSE_EVENTS = 10_000
-"""A rebuild has caught up when its last pass had at most this many events, which the engine can process in one go."""
+"""A rebuild has caught up when its last pass had at most this many events. The engine can process that many in one
+go."""
 PASSES_MAX = 10
 
 
@@ -55,7 +56,9 @@ class HandlerRebuild:
     def _handled(self) -> HandlerLedgerEntry:
         ledger = self.storage.handled(self.name)
         if ledger is None or ledger.entry is None:
-            raise DeclarationError(f"{self.storage.location} has no data for the handler {self.name!r} to rebuild")
+            raise DeclarationError(
+                f"there is nothing to rebuild: {self.storage.location} holds no data for the handler {self.name!r}"
+            )
         return ledger
 
     @property

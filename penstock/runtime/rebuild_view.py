@@ -50,8 +50,8 @@ class ViewRebuild:
             self.origin: Positions = {name: dict(offsets) for name, offsets in read_starts(log, app, view).items()}
         except NotFound as error:
             raise DeclarationError(
-                f"{view.where}: view {view.name}: {error.message} in {storage.location}: there is nothing to rebuild "
-                "it from; start the app with this file instead"
+                f"{view.where}: view {view.name}: {error.message} in {storage.location}, so there is nothing to "
+                "rebuild it from; start the app with this file instead"
             ) from None
         self.comparison = Comparison(app, target, storage, settings)
         self.identity = secrets.token_hex(8)
@@ -80,7 +80,7 @@ class ViewRebuild:
                 if events <= CLOSE_EVENTS:
                     break
             records, rows = counted(run.events(self.origin), "record"), counted(run.table.size, "row")
-            return f"{self.name}: {records} of the log, {rows}"
+            return f"{self.name}: {records} from the log, {rows}"
         finally:
             run.close()
 

@@ -124,10 +124,10 @@ def rehearse(call: RehearsalCall) -> None:
             rows.sort(
                 key=lambda row: (row.time, numbers[row.position.stream], row.position.partition, row.position.offset)
             )
-            _run(handler, folder, call, rows if handler.name not in call.without else [])
+            _rehearse_part(handler, folder, call, rows if handler.name not in call.without else [])
 
 
-def _run(handler: Handler, folder: Path, call: RehearsalCall, rows: list[RehearsalRow]) -> None:
+def _rehearse_part(handler: Handler, folder: Path, call: RehearsalCall, rows: list[RehearsalRow]) -> None:
     """Rehearse a part of the rows through a handler. The second part starts with the state at the end of the first
     part."""
     kept = folder / f"{handler.name}.{call.run}.shard"
@@ -140,10 +140,10 @@ def _run(handler: Handler, folder: Path, call: RehearsalCall, rows: list[Rehears
             trace.writelines(rehearsal.steps(rehearsal.ending()))
     kept.write_bytes(pickle.dumps(rehearsal.shard))
     if call.part == "whole":
-        _publish(rehearsal, folder, call.events_max)
+        _write_emitted(rehearsal, folder, call.events_max)
 
 
-def _publish(rehearsal: Rehearsal, folder: Path, events_max: int) -> None:
+def _write_emitted(rehearsal: Rehearsal, folder: Path, events_max: int) -> None:
     """Write the emitted events for handlers that read them, unless the log contains them."""
     for stream in rehearsal.handler.outputs:
         if not rows_file(folder, stream.name).exists():

@@ -15,11 +15,11 @@ from penstock.runtime.storage import Storage
 
 
 def floor(app: App, storage: Storage, log: LogReader, stream: str) -> Mapping[int, int]:
-    """Return the lowest offset in each partition that a view or handler might have to read again. The result is empty
-    if no view or handler reads the stream.
+    """Return the lowest offset in each partition that must be kept. A partition without an entry is needed by nothing.
 
-    This is the start of its last batch, which might run again after a crash. A view or handler that has not yet run a
-    second batch needs everything from the first kept offset on. Rows that a running rebuild has to read are kept too.
+    A view or handler might have to read again from the start of its last batch, which might run again after a crash. A
+    view or handler that has not yet run a second batch needs everything from the first kept offset on. Rows that a
+    running rebuild has to read are kept too.
     """
     lowest: dict[int, int] = dict(storage.held_back(stream))
     for node in order(app):

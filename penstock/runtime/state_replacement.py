@@ -1,4 +1,4 @@
-"""Replace all of a handler's state at once, in one of three cases: the state is migrated to a changed class, it was
+"""Replace all of a handler's state at once. There are three cases: the state is migrated to a changed class, it was
 recomputed from the log, or it becomes the handler's new origin because events are read differently from now on.
 
 The new state is written beside the old one, as the next generation; then the ledger adopts it in one transaction. After
@@ -59,8 +59,8 @@ def problem_of(handler: Handler, storage: Storage) -> str | None:
 
 
 def _reads_differently(app: App, handler: Handler, handled: HandlerLedgerEntry, log: LogCatalog) -> bool:
-    """Return whether earlier events are now read differently. If the ledger does not record how events were read,
-    because it is older than this feature, the log decides; it was opened with the app's classes."""
+    """Return whether earlier events are now read differently. If the ledger is too old to record how events were read,
+    `log` decides, because it was opened with the app's classes."""
     if reads_decimals_differently(app, handler, handled):
         return True
     inputs = input_shapes(app, handler)
@@ -84,7 +84,7 @@ class StateReplacer:
 
     @property
     def inputs(self) -> dict[str, EventShape]:
-        """Return the event classes that the handler reads with."""
+        """Return the shapes of the event classes that the handler reads with, by stream."""
         return input_shapes(self.app, self.handler)
 
     def run(
@@ -98,8 +98,8 @@ class StateReplacer:
         """Adopt the state that was `prepared` by this code, or migrate the handler's state to a changed class. Raises
         `DeclarationError` if a batch is half done.
 
-        If events are read differently from before, because of a different version of their class or (`reread`) an
-        edited `migrate`, the handler's state becomes its new origin, because the same events could now produce a
+        If the version of an event class has changed, or (`reread`) a `migrate` was edited, events are read differently
+        from before. The handler's state then becomes its new origin, because the same events could now produce a
         different state.
         """
         self._clean()

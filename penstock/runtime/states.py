@@ -39,7 +39,7 @@ def asked_key(handler: Handler, text: str) -> str:
     if len(given) != len(names):
         example = json.dumps([f"a {name}" for name in names])
         raise BadParameter(
-            f"the key of {handler.name} has the fields {', '.join(names)}; write a JSON array of their values, such as "
+            f"the key of {handler.name} has the fields {', '.join(names)}; pass a JSON array of their values, such as "
             f"{example}"
         )
     return key_text(given) or ""
@@ -111,8 +111,8 @@ class HandlerStates:
         handled = self._storage.handled(self._handler.name)
         if handled is not None and handled.shape != self._shape:
             raise Busy(
-                f"the stored state of {self._handler.name} has a different version of its class; it can be read once "
-                "the engine is ready"
+                f"the state of {self._handler.name} was stored with a different version of its class; it can be read "
+                "once the engine is ready"
             )
         return handled
 
@@ -130,8 +130,8 @@ class HandlerStates:
         return msgspec.json.encode(self._shown(record) | {"cursor": cursor}, enc_hook=shown)
 
     def _find(self, key: str, tries: int) -> tuple[HandlerLedgerEntry | None, bytes | None]:
-        """Return the ledger and the key's record. A file can disappear during the search because newer files replace
-        it."""
+        """Return the ledger and the key's record. A file can disappear during the search, when newer files replace it;
+        the search then starts again."""
         handled = self._read()
         number = partition_of(key, handled.count) if handled is not None else 0
         if handled is None or number not in handled.shards:

@@ -103,7 +103,7 @@ class Status:
     rates: dict[str, Rate] = field(default_factory=dict)
     last_event: dict[str, tuple[int, datetime]] = field(default_factory=dict)
     readings: Mapping[str, Callable[[], dict[str, int]]] = field(default_factory=dict)
-    """For each stream and view, a function that returns the figures of its readers."""
+    """For each stream and view, a function that returns figures about its readers."""
     webhooks: Callable[[], list[dict[str, Any]]] = list
     webhooks_broken: Callable[[], bool] = bool
     keys_error: Callable[[], str | None] = lambda: None
@@ -149,7 +149,7 @@ class Status:
     def _rows_read(self, node: View | Handler, engine: EngineStatus | None) -> int:
         """Return the number of rows that a node has read since its position was first reported; earlier rows are not
         counted."""
-        read, positions = self._reads.setdefault(node.name, _RowsRead()), _positions(engine, node)
+        read, positions = self._reads.setdefault(node.name, _RowsRead()), _node_positions(engine, node)
         for stream, position in positions.items():
             known = read.positions.get(stream, position)
             if known != position:
@@ -214,7 +214,7 @@ class Status:
         }
 
     def health(self, *, details: bool = True) -> dict[str, Any]:
-        """Return whether the app is ready, and the reasons if it is not. `degraded` means that there are problems; if a
+        """Return whether the app is ready and, if not, the reasons. `degraded` means that there are problems; if a
         problem is red, a part of the app does not run, and the app is not ready. `details` works as in `describe`."""
         state, reasons, problems = self._health()
         return {
@@ -370,8 +370,8 @@ class Status:
         } | {name: figure(figures) if figures is not None else None for name, figure in HANDLER_FIGURES.items()}
 
     def due(self, now: datetime) -> list[str]:
-        """Return the streams that need a tick because a handler has not yet reached a time that has passed: the time of
-        a timer or, if the handler reads several streams, the time of the last event in one of the streams."""
+        """Return the streams that need a tick because a handler has not yet reached a time that has passed. That is the
+        time of a timer or, if the handler reads several streams, of the last event in one of them."""
         engine = self.control.engine
         names: set[str] = set()
         for handler in self.app.handlers:
@@ -425,7 +425,7 @@ class Status:
 
     def _lag(self, node: View | Handler, engine: EngineStatus | None) -> int:
         """Return the number of events in a node's streams that the node has not read."""
-        done = _positions(engine, node)
+        done = _node_positions(engine, node)
         return max(0, sum(self._unread(name, done.get(name, {})) for name in read_streams(self.app, node)))
 
     def _unread(self, stream: str, read: Mapping[int, int]) -> int:
@@ -447,7 +447,7 @@ class Status:
         readers = [
             Behind(node.name, self._unread(stream, done[stream]), self._rate(f"node {node.name}").value())
             for node in order(self.app)
-            if stream in node.reads and stream in (done := _positions(self._last_engine, node))
+            if stream in node.reads and stream in (done := _node_positions(self._last_engine, node))
         ]
         return max(readers, key=lambda reader: reader.events, default=None)
 
@@ -484,6 +484,6 @@ class Status:
         }
 
 
-def _positions(engine: EngineStatus | None, node: View | Handler) -> Positions:
+def _node_positions(engine: EngineStatus | None, node: View | Handler) -> Positions:
     status = engine.node(node.name) if engine is not None else None
     return status.positions if status is not None else {}

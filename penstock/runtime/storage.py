@@ -67,7 +67,7 @@ class LogCatalog(Protocol):
         is no such stream."""
 
     def field_origins(self, stream: str, spec: EventSpec) -> Mapping[str, str]:
-        """Return the original name of each field of a class that was renamed in this stream."""
+        """Return, for a class, the original name of each field that has been renamed in this stream."""
 
     def schemas(self, stream: str) -> Sequence[pa.Schema]:
         """Return every schema of the stored events, oldest first. The result is empty if there is no such stream."""
@@ -77,11 +77,11 @@ class LogCatalog(Protocol):
 
 
 class StoredLogReader(BlockingLogReader, LogCatalog, Protocol):
-    """The log of a storage for reading."""
+    """The log of a storage, opened for reading."""
 
 
 class StoredLog(Log, LogCatalog, Protocol):
-    """The log of a storage for the one process that writes to some of its streams."""
+    """The log of a storage, opened by the one process that writes to some of its streams."""
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -96,9 +96,9 @@ class Owner(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Ownership:
-    """The right to write to a storage, under an epoch. It lasts until the owner, and all children that it was passed
-    to, have exited for any reason. `inherit` contains the open file descriptors that the owner passes to its children
-    for this purpose; it is empty if the storage needs none."""
+    """The right to write to a storage, under an epoch. It lasts until the owner, and all children that the owner passed
+    it to, have exited for any reason. `inherit` contains the open file descriptors that the owner passes to its
+    children for this purpose; it is empty if the storage needs none."""
 
     epoch: int
     inherit: tuple[int, ...] = ()
@@ -202,8 +202,8 @@ class OpenHandler(Protocol):
         """The view that the handler maintains, if any."""
 
     def note_inputs(self, inputs: dict[str, EventShape]) -> None:
-        """Record the event classes that the handler reads with, if they do not affect its state. Durable on return;
-        after a crash, they are either recorded or not."""
+        """Record the classes that the handler reads its events as, if they do not affect its state. Durable on return;
+        after a crash, either all of them are recorded or none are."""
 
     def close(self) -> None:
         """Close the ledger, and the view if there is one."""
@@ -338,14 +338,14 @@ class Storage(Protocol):
         Returns True once everything is durable. If the batch was committed before, nothing changes and False is
         returned. A batch that is out of sequence, has a different range, or comes from an older epoch raises
         `LedgerMismatch`, and nothing is written. After a crash or an error during the commit, either the batch has had
-        no effect, or it must be committed again over the same range, which completes it without repeating anything; a
-        different range raises `LedgerMismatch`. Events and rows may become visible before the ledger contains the
-        batch, but the ledger never contains the batch before they are visible. Blocks for the disk.
+        no effect, or it must be committed again over the same range. That completes the batch without repeating
+        anything; a different range raises `LedgerMismatch`. Events and rows may become visible before the ledger
+        contains the batch, but the ledger never contains the batch before they are visible. Blocks for the disk.
         """
 
     def replace_state(self, handler: OpenHandler, replacement: StateReplacement) -> None:
-        """Replace all state of a handler as one recoverable operation: write the new state durably as the next
-        generation, next to the old state; replace the rows of the handler's view; and switch the ledger to the new
+        """Replace all state of a handler as one recoverable operation. It writes the new state durably as the next
+        generation, next to the old state, replaces the rows of the handler's view, and switches the ledger to the new
         generation.
 
         Finished batches stay finished, and the next batch begins where the last one ended. While a batch is half done,
@@ -362,7 +362,7 @@ class Storage(Protocol):
 
     def begin_queries(self) -> bool:
         """Return whether the checkpoints were durable and complete when the last engine ended. Also deletes the record
-        of that, because from now on they are not."""
+        that says so, because it no longer holds from now on."""
 
     def end_queries(self) -> None:
         """Make the checkpoints durable, and record that they are complete. All queries must have ended."""

@@ -51,7 +51,7 @@ BACKLOG = 1024
 LOG_BYTES_MAX = 10 * 1024 * 1024
 IN_ORDER = (0, -signal.SIGTERM)
 """Exit statuses of a child that stopped when asked to. A child that has begun its work handles the signal, finishes and
-exits with 0; a child that was killed by the signal had not begun its work."""
+exits with 0. A child that the signal killed had not begun its work."""
 Say = Callable[[str], None]
 
 
@@ -84,9 +84,8 @@ class Process:
 
 
 class News:
-    """Prints messages for the person who runs the app: the startup progress, a message when the app is ready, and a
-    message for each problem when it appears, gets worse or is resolved. The supervisor itself reports when a process
-    has died."""
+    """Prints messages for the person who runs the app: the startup progress, that the app is ready, and each problem
+    when it appears, gets worse or is resolved. The supervisor itself reports when a process has died."""
 
     def __init__(self, channel: ControlChannel, address: str, say: Say) -> None:
         self.channel, self.address, self.say = channel, address, say
@@ -151,9 +150,9 @@ def _is_news(cause: str, level: str, said: Collection[tuple[str, str]]) -> bool:
 def listen(host: str, port: int, *, guarded: bool = False) -> socket.socket:
     """Return the listening socket. Rejects any address other than loopback unless access requires keys, tokens or
     certificates."""
-    if not guarded and not _is_loopback(host):
+    if not guarded and not _listens_on_loopback(host):
         raise DeclarationError(
-            f"{host} can be reached from other machines, and requests need no key yet; create one first with "
+            f"{host} can be reached from other machines, but requests need no key yet; create a key first with "
             "`penstock keys add NAME admin`, or use 127.0.0.1"
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -168,7 +167,7 @@ def listen(host: str, port: int, *, guarded: bool = False) -> socket.socket:
     return listener
 
 
-def _is_loopback(host: str) -> bool:
+def _listens_on_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -237,7 +236,7 @@ class Supervisor:
 
     async def _wait(self, seen: Editions) -> Editions:
         """Wait for a message that is not in `seen`, a signal, or the time of a restart. Returns the editions of the
-        messages that are there."""
+        current messages."""
         now = time.monotonic()
         due = [process.start_at - now for process in self.processes if process.popen is None]
         message = asyncio.create_task(self.channel.wait(seen, max(0.0, min([LOOK_S, *due]))))
@@ -251,7 +250,7 @@ class Supervisor:
         return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def _request_stop(self) -> None:
-        """Request a stop. Called by a signal handler, also before the event loop runs and after it has ended."""
+        """Request a stop. Called by a signal handler, possibly before the event loop runs or after it has ended."""
         self.stopping = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has been closed
@@ -292,7 +291,7 @@ class Supervisor:
         wait = process.wait_before_restart(now, self.settings.restart_backoff_max_s)
         process.start_at = now + wait
         process.restarts += 1
-        process.last_death = Death(monotonic_s=now, how=_how(status))
+        process.last_death = Death(monotonic_s=now, how=_how_child_ended(status))
         reason = last_words(self._log(process), status)
         self.say(f"the {process.name} {process.last_death.how}; restarting it after {wait:.1f} s ({reason})")
 
@@ -357,7 +356,7 @@ class Supervisor:
             try:
                 statuses.append(process.popen.wait(max(0.1, deadline - time.monotonic())))
             except subprocess.TimeoutExpired:
-                self.say(f"the {process.name} did not finish in {self.settings.drain_s:.0f} s; ending it")
+                self.say(f"the {process.name} did not finish within {self.settings.drain_s:.0f} s; ending it")
                 statuses.append(-signal.SIGKILL)
             end_group(process.popen.pid)
             process.popen.wait()
@@ -384,9 +383,9 @@ def end_group(leader: int) -> None:
 
 
 def last_words(log: Path, status: int) -> str:
-    """Return the path of a dead child's log, with the log's last line if that line says why the child died. The last
-    line does not say why if the child was killed or has lost its Java process, because then Spark's workers have
-    written that nobody reads their output."""
+    """Return the path of a dead child's log, with the log's last line if that line says why the child died. It does not
+    if the child was killed or lost its Java process: the last line is then a complaint of Spark's workers that nobody
+    reads their output."""
     if status < 0 or status == EXIT_JAVA:
         return f"see {log}"
     try:
@@ -398,7 +397,7 @@ def last_words(log: Path, status: int) -> str:
     return f"{lines[-1][:LAST_WORDS_CHARS]}; see {log}" if lines else f"see {log}"
 
 
-def _how(status: int) -> str:
+def _how_child_ended(status: int) -> str:
     if status == EXIT_IO:
         return "stopped because a write to disk failed"
     if status == EXIT_JAVA:

@@ -60,7 +60,7 @@ class Swap:
             return
         if not next_view.is_taken():
             if not fits(prepared.made_with):
-                log.warning("%s: was rebuilt with different code; the rebuild is ignored", view.name)
+                log.warning("%s: ignoring the rebuild, because different code made it", view.name)
                 return
             self._adopt(spark, view, next_view, prepared)
         self._tell_late(view, next_view, into)
@@ -79,7 +79,7 @@ class Swap:
                 reach("swap.before_adoption")
                 self.storage.adopt_view(view_spec(view, self.settings), prepared, epoch=self.epoch)
         except AlreadyRunning as error:
-            raise Busy(f"{view.where}: view {view.name} was rebuilt, and will be adopted later: {error}") from None
+            raise Busy(f"{view.where}: the rebuilt view {view.name} will be adopted later: {error}") from None
 
     def _catch_up(self, spark: Session, view: View, next_view: NextView, prepared: PreparedView) -> None:
         log.info("%s: bringing the rebuilt view up to date", view.name)
@@ -100,9 +100,13 @@ class Swap:
             return
         into.declare(StreamSpec.of(stream.name, event_spec(Late), 1))
         try:
-            wanted = {event_id for part in _parts(late_log, stream.name) for event_id in part.column("_id").to_pylist()}
-            known_ids = {event_id for event_id in _ids(into, stream.name) if event_id in wanted} if wanted else set()
-            for number, part in enumerate(_parts(late_log, stream.name)):
+            wanted = {
+                event_id for part in _late_parts(late_log, stream.name) for event_id in part.column("_id").to_pylist()
+            }
+            known_ids = (
+                {event_id for event_id in _late_ids(into, stream.name) if event_id in wanted} if wanted else set()
+            )
+            for number, part in enumerate(_late_parts(late_log, stream.name)):
                 new = part.filter(pa.array([event_id not in known_ids for event_id in part.column("_id").to_pylist()]))
                 sequence = (adopted.batches - 1) * PARTS_MAX + number
                 if new.num_rows:
@@ -111,7 +115,7 @@ class Swap:
             late_log.close()
 
 
-def _parts(log: LogReader, stream: str) -> Iterator[pa.RecordBatch]:
+def _late_parts(log: LogReader, stream: str) -> Iterator[pa.RecordBatch]:
     """Yield the late events of a stream with one partition, in parts that are the same each time."""
     start, end = log.starts(stream)[0], log.ends(stream)[0]
     while start < end:
@@ -123,6 +127,6 @@ def _parts(log: LogReader, stream: str) -> Iterator[pa.RecordBatch]:
         start = stop
 
 
-def _ids(log: LogReader, stream: str) -> Iterator[str | None]:
+def _late_ids(log: LogReader, stream: str) -> Iterator[str | None]:
     for batch in log.read(stream, 0, log.starts(stream)[0], log.ends(stream)[0]):
         yield from batch.column("_id").to_pylist()

@@ -111,7 +111,7 @@ class ViewRun:
         for stream, starts in read_starts(self.log, self.app, self.view).items():
             if any(start > read.get(stream, {}).get(partition, 0) for partition, start in starts.items()):
                 raise BadCursor(
-                    f"events of {stream} that the rebuild of view {self.view.name} still has to read are no longer "
+                    f"the rebuild of view {self.view.name} still has to read events of {stream} that are no longer "
                     f"kept: rebuild the view again, or let the stream keep more events"
                 )
 

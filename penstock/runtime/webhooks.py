@@ -43,14 +43,14 @@ def declared(app: App, environ: Mapping[str, str] = os.environ) -> list[Declared
             webhook.name, webhook.url, kind, webhook.of, webhook.condition, webhook.select, webhook.batch
         )
         try:
-            webhooks.append(replace(declaration, secrets=_secrets(webhook.secret, environ)))
+            webhooks.append(replace(declaration, secrets=_webhook_secrets(webhook.secret, environ)))
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             webhooks.append(replace(declaration, wrong=f"its secret, from {webhook.secret}, cannot be used: {reason}"))
     return webhooks
 
 
-def _secrets(where: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+def _webhook_secrets(where: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     if "/" not in where and where not in environ:
         raise ValueError("there is no such environment variable")
     text = Path(where).read_text() if "/" in where else environ[where]

@@ -21,9 +21,9 @@ from penstock.serve.held import HeldBytes
 T = TypeVar("T")
 STUCK_S = 30.0
 SLICE_BYTES = 64 * 1024
-"""Large bodies are sent in slices of this size.
+"""The size of the slices in which large bodies are sent.
 
-Each slice is sent once the client has received the previous one, so no reader needs a copy of the whole body.
+A slice is sent only after the client has received the previous one, so no reader needs a copy of the whole body.
 """
 FAREWELL_S = 1.0
 """Time limit for sending the last message to a client, so that a slow client does not delay a shutdown."""
@@ -56,7 +56,7 @@ class Connections:
             raise Busy(f"all {self.most} live connections are in use", retry_after_s=5)
         share = max(1, self.most // 2)
         if who and self._own[who] >= share:
-            raise Busy(f"you hold {share} live connections, the maximum for one caller", retry_after_s=5)
+            raise Busy(f"you already have {share} live connections, the maximum for one caller", retry_after_s=5)
         self.open += 1
         self._own[who] += 1
         try:

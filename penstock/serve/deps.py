@@ -84,7 +84,7 @@ def limited(channel: Channel, name: str, rule: RowRule) -> Channel:
         return channel.limited(rule.condition, rule.claims)
     except BadExpression as error:
         _log.error("access to %s is refused: %s", name, error)
-        raise Forbidden(f"access to {name[:80]} is limited by a rule that does not match its columns") from None
+        raise Forbidden(f"access to {name[:80]} is refused: the row rule does not match its columns") from None
 
 
 def parameters(given: list[tuple[str, str]], *known: str) -> dict[str, str]:
@@ -92,7 +92,7 @@ def parameters(given: list[tuple[str, str]], *known: str) -> dict[str, str]:
     chosen: dict[str, str] = {}
     for name, value in given:
         if name not in known:
-            listed = f"use {', '.join(known)}" if known else "this endpoint has none"
+            listed = f"use {', '.join(known)}" if known else "this endpoint takes no parameters"
             raise BadParameter(f"there is no parameter {name[:80]!r}; {listed}", parameter=name[:80])
         if name in chosen:
             raise BadParameter(f"the parameter {name!r} appears twice", parameter=name)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 SMALL_BYTES = 16 * 1024
-"""Deliveries up to this size are not counted, because the limits on filters and subscriptions bound them."""
+"""Deliveries up to this size are not counted, because the limits on filters and subscriptions already bound them."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class HeldBytes:
                 self._release(who, data)
 
     def has_room(self, who: str, data: bytes) -> bool:
-        """Return whether there is room now for `keep` to hold a delivery's bytes."""
+        """Return whether `keep` would have room for a delivery's bytes now."""
         return len(data) <= SMALL_BYTES or self._fits(who, *self._costs(who, data))
 
     @asynccontextmanager
@@ -136,7 +136,8 @@ class HeldBytes:
             del self._own[who]
 
     def _grant(self) -> None:
-        """Wake the waiters that now fit. A waiter over its caller's share does not block other waiters."""
+        """Wake the waiters whose bytes now fit. A waiter that would exceed its caller's share does not block other
+        waiters."""
         for waiting in list(self._waiting):
             if not waiting.granted.done() and self._fits(waiting.who, waiting.size, waiting.size):
                 self._waiting.remove(waiting)

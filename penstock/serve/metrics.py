@@ -25,7 +25,7 @@ class Measure:
     """One Prometheus metric.
 
     `section` names the list in `/v1/app` that contains one object per sample. It is None if the metric applies to the
-    whole app, and `WAYS` for metrics with one sample for each source of events of each stream.
+    whole app, and `WAYS` for metrics with one sample for each stream and source of events.
     """
 
     name: str
@@ -37,6 +37,8 @@ class Measure:
 
 
 def _number(field: str, scale: float = 1.0) -> Figure:
+    """Return a function that reads a metric's value from a field and multiplies it by `scale`."""
+
     def figure(item: Mapping[str, Any]) -> Any:
         value = item.get(field)
         return None if value is None else value * scale
@@ -45,10 +47,13 @@ def _number(field: str, scale: float = 1.0) -> Figure:
 
 
 def _state(value: str) -> Figure:
+    """Return a function for a metric that is 1 in one state and 0 in all others."""
     return lambda item: float(item.get("state") == value)
 
 
 def _time(field: str) -> Figure:
+    """Return a function that reads a metric's Unix time from a field with an ISO 8601 time."""
+
     def figure(item: Mapping[str, Any]) -> Any:
         value = item.get(field)
         return None if value is None else datetime.fromisoformat(str(value)).timestamp()
@@ -84,7 +89,7 @@ def _webhook(name: str, kind: Literal["counter", "gauge"], help: str, figure: Fi
     return Measure(f"penstock_webhook_{name}", kind, help, "webhooks", ("webhook",), figure)
 
 
-def _whole(name: str, kind: Literal["counter", "gauge"], help: str, figure: Figure) -> Measure:
+def _app(name: str, kind: Literal["counter", "gauge"], help: str, figure: Figure) -> Measure:
     return Measure(f"penstock_{name}", kind, help, None, (), figure)
 
 
@@ -187,7 +192,7 @@ METRICS: tuple[Measure, ...] = (
     _view(
         "resets_total", "counter", "Number of times that a follower's position was no longer kept.", _number("resets")
     ),
-    _whole("cut_off_total", "counter", "Live connections closed because the client did not read.", _number("cut_off")),
+    _app("cut_off_total", "counter", "Live connections closed because the client did not read.", _number("cut_off")),
     _webhook("delivered_total", "counter", "Messages that the receiver has accepted.", _number("delivered")),
     _webhook("failures_total", "counter", "Failed attempts to deliver a message.", _number("failures")),
     _webhook("pending", "gauge", "Messages waiting to be delivered.", _number("pending")),
@@ -196,10 +201,10 @@ METRICS: tuple[Measure, ...] = (
     _webhook("dead", "gauge", "Dead letters that are currently stored.", _number("dead")),
     _webhook("forgotten_total", "counter", "Dead letters deleted to make room for others.", _number("forgotten")),
     _webhook("active", "gauge", "1 if the webhook is active.", _state("active")),
-    _whole("connections", "gauge", "Live connections: server-sent events and WebSocket.", _number("connections")),
-    _whole("clock_seconds", "gauge", "Unix time up to which all results are complete.", _time("clock")),
-    _whole("ready", "gauge", "1 if the app is ready.", _state("ready")),
-    _whole("engine_restarts_total", "counter", "Number of restarts of the engine.", _engine_restarts),
+    _app("connections", "gauge", "Live connections: server-sent events and WebSocket.", _number("connections")),
+    _app("clock_seconds", "gauge", "Unix time up to which all results are complete.", _time("clock")),
+    _app("ready", "gauge", "1 if the app is ready.", _state("ready")),
+    _app("engine_restarts_total", "counter", "Number of restarts of the engine.", _engine_restarts),
 )
 
 
@@ -213,13 +218,13 @@ class AppCollector(Collector):
         for measure in METRICS:
             kind = CounterMetricFamily if measure.type == "counter" else GaugeMetricFamily
             family = kind(measure.name, measure.help, labels=measure.labels)
-            for item in self._items(measure):
+            for item in self._metric_items(measure):
                 value = measure.figure(item)
                 if value is not None:
-                    family.add_metric([str(item[key]) for key in _keys(measure)], float(value))
+                    family.add_metric([str(item[key]) for key in _label_fields(measure)], float(value))
             yield family
 
-    def _items(self, measure: Measure) -> Iterable[Mapping[str, Any]]:
+    def _metric_items(self, measure: Measure) -> Iterable[Mapping[str, Any]]:
         if measure.section == WAYS:
             return [
                 {"stream": stream["name"], **way}
@@ -229,7 +234,7 @@ class AppCollector(Collector):
         return [self._description] if measure.section is None else self._description.get(measure.section, ())
 
 
-def _keys(measure: Measure) -> tuple[str, ...]:
+def _label_fields(measure: Measure) -> tuple[str, ...]:
     """Return the names of the fields that contain a sample's labels."""
     return measure.labels if measure.section == WAYS else ("name",) * len(measure.labels)
 

@@ -13,7 +13,8 @@ from penstock.serve.webhooks.openapi import WEBHOOK_SCHEMAS, webhook_paths
 
 Object = dict[str, Any]
 EVERYWHERE = ("400", "401", "403", "408", "429", "431", "500", "503")
-"""Statuses that any request can return, because of a limit or check before the routes, or a failed disk."""
+"""Statuses that any request can return, because of a limit or check that runs before the routes, or because a disk
+failed."""
 _BUSY = ("429", "503", "507")
 _CURSOR: Object = {"type": "string", "description": "An opaque position: pass it as `since` to continue from there."}
 _SINCE: Object = {
@@ -140,7 +141,7 @@ _SOCKET = (
 def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings: Settings) -> Object:
     """Return the OpenAPI document for an app. `app` is the body of `/v1/app`, and `events` contains the event
     classes."""
-    event_schemas, components = _events(events)
+    event_schemas, components = _event_schemas(events)
     streams = [item["name"] for item in app.get("streams", ())]
     views = [item["name"] for item in app.get("views", ())]
     handlers = [item["name"] for item in app.get("handlers", ())]
@@ -150,18 +151,23 @@ def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings
         "info": {"title": f"{app.get('name', 'app')} on Penstock", "version": str(app.get("version", "0"))},
         "paths": {
             "/v1/streams/{name}": {
-                "parameters": [_name("stream", streams)],
-                "get": _read("Events of a stream", "StreamPage", settings, [_last(settings)]),
-                "post": _post(event_schemas, settings, opaque=Raw in events.values()),
+                "parameters": [_name_parameter("stream", streams)],
+                "get": _read_operation("Events of a stream", "StreamPage", settings, [_last_parameter(settings)]),
+                "post": _post_operation(event_schemas, settings, opaque=Raw in events.values()),
             },
             "/v1/views/{name}": {
-                "parameters": [_name("view", views)],
-                "get": _read("Rows of a view, or its changes after a cursor", "ViewPage", settings, [_ORDER, *ranges]),
+                "parameters": [_name_parameter("view", views)],
+                "get": _read_operation(
+                    "Rows of a view, or its changes after a cursor", "ViewPage", settings, [_ORDER, *ranges]
+                ),
             },
-            "/v1/streams/{name}/live": {"parameters": [_name("stream", streams)], "get": _live("stream")},
-            "/v1/views/{name}/live": {"parameters": [_name("view", views)], "get": _live("view")},
+            "/v1/streams/{name}/live": {
+                "parameters": [_name_parameter("stream", streams)],
+                "get": _live_operation("stream"),
+            },
+            "/v1/views/{name}/live": {"parameters": [_name_parameter("view", views)], "get": _live_operation("view")},
             "/v1/streams/{name}/publish": {
-                "parameters": [_name("stream", streams)],
+                "parameters": [_name_parameter("stream", streams)],
                 "get": _operation(
                     "Send events",
                     {"101": {"description": _PUBLISH}},
@@ -169,27 +175,31 @@ def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings
                     also=("404", "426"),
                 ),
             },
-            "/v1/query": {"post": _query(settings)},
+            "/v1/query": {"post": _query_operation(settings)},
             "/v1/query/live": {
-                "get": _live("query") | {"parameters": [_SINCE, _SQL, _LAST_EVENT_ID]},
+                "get": _live_operation("query") | {"parameters": [_SINCE, _SQL, _LAST_EVENT_ID]},
             },
             "/v1/live": {"get": _operation("Live subscriptions", {"101": {"description": _SOCKET}}, also=("426",))},
             "/v1/acks/{ack}": {
                 "parameters": [_ACK],
                 "get": _operation(
                     "The outcome of a request's events",
-                    _ok({"$ref": "#/components/schemas/Acknowledged"}),
+                    _ok_response({"$ref": "#/components/schemas/Acknowledged"}),
                     also=("404",),
                 ),
             },
             "/v1/handlers/{name}/state/{key}": {
-                "parameters": [_name("handler", handlers), _KEY],
-                "get": _operation("The state of a key", _ok({"$ref": "#/components/schemas/KeyState"}), also=("404",)),
+                "parameters": [_name_parameter("handler", handlers), _KEY],
+                "get": _operation(
+                    "The state of a key", _ok_response({"$ref": "#/components/schemas/KeyState"}), also=("404",)
+                ),
             },
-            "/v1/app": {"get": _operation("The app with live figures", _ok({"type": "object"}))},
-            "/v1/health": {"get": _operation("Readiness of the app, with the reasons if it is not ready", _health())},
-            "/v1/openapi.json": {"get": _operation("This document", _ok({"type": "object"}))},
-            "/metrics": {"get": _operation("Prometheus metrics", _ok({"type": "string"}, "text/plain"))},
+            "/v1/app": {"get": _operation("The app with live figures", _ok_response({"type": "object"}))},
+            "/v1/health": {
+                "get": _operation("Readiness of the app, with the reasons if it is not ready", _health_responses())
+            },
+            "/v1/openapi.json": {"get": _operation("This document", _ok_response({"type": "object"}))},
+            "/metrics": {"get": _operation("Prometheus metrics", _ok_response({"type": "string"}, "text/plain"))},
             **webhook_paths(_operation),
         },
         "security": [{}, {"key": []}],
@@ -201,7 +211,7 @@ def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings
     }
 
 
-def _events(events: Mapping[str, type[Event]]) -> tuple[list[Object], Object]:
+def _event_schemas(events: Mapping[str, type[Event]]) -> tuple[list[Object], Object]:
     """Return the JSON Schema for each stream's events, and the components that the schema refers to, named after the
     stream.
 
@@ -215,19 +225,19 @@ def _events(events: Mapping[str, type[Event]]) -> tuple[list[Object], Object]:
         template = f"#/components/schemas/{stream}.{{name}}"
         try:
             event_schemas, parts = msgspec.json.schema_components([wire_class(event)], ref_template=template)
-        except KeyError:  # msgspec cannot tell two records with the same name apart
+        except KeyError:  # msgspec cannot distinguish two records with the same name
             event_schemas, parts = ({"type": "object", "title": event.__name__},), {}
         schemas += event_schemas
         components |= {f"{stream}.{name}": part for name, part in parts.items()}
     return schemas, components
 
 
-def _name(kind: str, names: list[str]) -> Object:
+def _name_parameter(kind: str, names: list[str]) -> Object:
     schema: Object = {"type": "string"} | ({"examples": names} if names else {})
     return {"name": "name", "in": "path", "required": True, "schema": schema, "description": f"The name of a {kind}."}
 
 
-def _last(settings: Settings) -> Object:
+def _last_parameter(settings: Settings) -> Object:
     schema = {"type": "integer", "minimum": 1, "maximum": settings.page_events_max}
     return {
         "name": "last",
@@ -237,7 +247,7 @@ def _last(settings: Settings) -> Object:
     }
 
 
-def _read(summary: str, schema: str, settings: Settings, own: Sequence[Object]) -> Object:
+def _read_operation(summary: str, schema: str, settings: Settings, own: Sequence[Object]) -> Object:
     limit: Object = {"type": "integer", "minimum": 1, "maximum": settings.page_events_max}
     if schema == "ViewPage":
         limit = {"anyOf": [limit, {"const": "all"}]}
@@ -250,13 +260,13 @@ def _read(summary: str, schema: str, settings: Settings, own: Sequence[Object]) 
     }
     return _operation(
         summary,
-        _ok({"$ref": f"#/components/schemas/{schema}"}) | {"304": {"description": "Nothing has changed."}},
+        _ok_response({"$ref": f"#/components/schemas/{schema}"}) | {"304": {"description": "Nothing has changed."}},
         parameters=[_SINCE, {"name": "limit", "in": "query", "schema": limit}, wait, *_FILTER, *own, _NONE_MATCH],
         also=("404",),
     )
 
 
-def _post(event_schemas: list[Object], settings: Settings, *, opaque: bool) -> Object:
+def _post_operation(event_schemas: list[Object], settings: Settings, *, opaque: bool) -> Object:
     one: Object = {"anyOf": event_schemas} if event_schemas else {"type": "object"}
     content: Object = {
         "application/json": {"schema": {"anyOf": [one, {"type": "array", "items": one}]}},
@@ -265,7 +275,7 @@ def _post(event_schemas: list[Object], settings: Settings, *, opaque: bool) -> O
     if opaque:
         described = "One event with any content, for a stream without an event class."
         content["application/octet-stream"] = {"schema": {"type": "string", "description": described}}
-    receipt = _ok({"$ref": "#/components/schemas/Receipt"})
+    receipt = _ok_response({"$ref": "#/components/schemas/Receipt"})
     answers = receipt | {"202": receipt["200"] | {"description": "Accepted, not yet durable."}}
     timeout = _TIMEOUT | {"schema": {"type": "number", "exclusiveMinimum": 0, "maximum": settings.reply_s_max}}
     refusals = ("404", "413", "415", "422", "504", "507")
@@ -273,12 +283,12 @@ def _post(event_schemas: list[Object], settings: Settings, *, opaque: bool) -> O
     return operation | {"requestBody": {"required": True, "content": content}}
 
 
-def _live(kind: str) -> Object:
+def _live_operation(kind: str) -> Object:
     answers = {"200": {"description": _LIVE, "content": {"text/event-stream": {"schema": {"type": "string"}}}}}
     return _operation(f"Follow a {kind}", answers, parameters=[_SINCE, *_FILTER, _LAST_EVENT_ID], also=("404",))
 
 
-def _query(settings: Settings) -> Object:
+def _query_operation(settings: Settings) -> Object:
     asked = {
         "type": "object",
         "required": ["sql"],
@@ -289,13 +299,13 @@ def _query(settings: Settings) -> Object:
             "format": {"enum": ["json", "arrow", None]},
         },
     }
-    answers = _ok({"$ref": "#/components/schemas/Answer"})
+    answers = _ok_response({"$ref": "#/components/schemas/Answer"})
     answers["200"]["content"]["application/vnd.apache.arrow.stream"] = {"schema": {"type": "string"}}
     operation = _operation("Run a query", answers, also=("404", "413", "422"))
     return operation | {"requestBody": {"required": True, "content": {"application/json": {"schema": asked}}}}
 
 
-def _health() -> Object:
+def _health_responses() -> Object:
     return {
         status: {
             "description": description,
@@ -306,20 +316,20 @@ def _health() -> Object:
 
 
 def _operation(summary: str, answers: Object, *, parameters: Sequence[Object] = (), also: Sequence[str] = ()) -> Object:
-    refusals = {status: _refusal(status) for status in sorted({*EVERYWHERE, *also})}
+    refusals = {status: _refusal_response(status) for status in sorted({*EVERYWHERE, *also})}
     operation: Object = {"summary": summary, "responses": refusals | answers}
     return operation | ({"parameters": list(parameters)} if parameters else {})
 
 
-def _refusal(status: str) -> Object:
+def _refusal_response(status: str) -> Object:
     return {"$ref": f"#/components/responses/{'Busy' if status in _BUSY else 'Problem'}"}
 
 
-def _ok(schema: Object, media: str = "application/json") -> Object:
+def _ok_response(schema: Object, media: str = "application/json") -> Object:
     return {"200": {"description": "Success.", "content": {media: {"schema": schema}}}}
 
 
-def _page(required: list[str], **properties: Object) -> Object:
+def _page_schema(required: list[str], **properties: Object) -> Object:
     return {"type": "object", "required": [*required, "cursor"], "properties": {"cursor": _CURSOR} | properties}
 
 
@@ -334,11 +344,11 @@ _CHANGE: Object = {
     "properties": {"upserts": _OBJECTS, "deletes": _OBJECTS},
 }
 _SCHEMAS: Object = {
-    "StreamPage": _page(["events"], events=_OBJECTS, reset=_RESET, more=_MORE),
-    "ViewPage": _page(
+    "StreamPage": _page_schema(["events"], events=_OBJECTS, reset=_RESET, more=_MORE),
+    "ViewPage": _page_schema(
         [], rows=_OBJECTS, changes={"type": "array", "items": _CHANGE}, reset=_RESET, truncated=_TRUNCATED
     ),
-    "Receipt": _page(
+    "Receipt": _page_schema(
         ["accepted", "duplicates", "rejected"],
         accepted=_COUNT,
         duplicates=_COUNT,
@@ -370,7 +380,7 @@ _SCHEMAS: Object = {
             "processed": _OBJECTS,
         },
     },
-    "KeyState": _page(
+    "KeyState": _page_schema(
         ["state", "timers"],
         state={"type": "object", "description": "The fields of the handler's state class."},
         timers={"type": "object", "description": "The due time of each pending timer."},
@@ -398,7 +408,7 @@ _SCHEMAS: Object = {
                         "level": {"type": "string", "enum": ["amber", "red"]},
                         "message": {"type": "string"},
                         "since": {"type": "string", "format": "date-time"},
-                        "page": {"type": "string", "description": "The dashboard page to look at."},
+                        "page": {"type": "string", "description": "The dashboard page that shows the problem."},
                     },
                 },
             },

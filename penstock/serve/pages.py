@@ -44,7 +44,7 @@ class PageEndpoint:
             channel = channel.through(given.get("where"), given.get("select"))
         page = await self._page(channel, given, request)
         tag = f'W/"{page.tag}"'
-        if not {tag, "W/*"}.isdisjoint(_tags(request.headers.get("if-none-match", ""))):
+        if not {tag, "W/*"}.isdisjoint(_page_tags(request.headers.get("if-none-match", ""))):
             return Response(None, 304, headers=HEADERS | {"ETag": tag})
         return sliced_response(page.body, self._deps.connections, HEADERS | {"ETag": tag}, end=page.end)
 
@@ -69,7 +69,7 @@ class PageEndpoint:
         if text is None:
             return 0
         if "since" not in given:
-            raise BadParameter("wait requires since: a cursor or latest", parameter="wait")
+            raise BadParameter("wait can be used only with since, which must be a cursor or latest", parameter="wait")
         try:
             seconds = float(text)
         except ValueError:
@@ -88,7 +88,7 @@ class PageEndpoint:
         return int(text)
 
 
-def _tags(header: str) -> list[str]:
+def _page_tags(header: str) -> list[str]:
     """Parse the page tags in an `If-None-Match` header. All tags are treated as weak, because the standard requires
     weak comparison.
 

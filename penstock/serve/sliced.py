@@ -56,7 +56,7 @@ class _Sliced(Response):
             if not kept:
                 raise no_room()
             try:
-                await caller.while_valid(self._send(send), "the key of a long response has been revoked or has expired")
+                await caller.while_valid(self._send(send), "the key for a long response was revoked or has expired")
             except Unauthorized as error:  # the status has been sent already: close the connection without the rest
                 _log.info("%s; the response was cut off", error)
 

@@ -104,12 +104,12 @@ class _Session:
         try:
             await first_of(reading, closing, over)
         finally:
-            await self._end(*self._subscriptions)
-        misbehaved = not reading.cancelled() and _outcome(reading)
+            await self._end_subscriptions(*self._subscriptions)
+        misbehaved = not reading.cancelled() and _websocket_outcome(reading)
         if self._deps.closing.is_set() or misbehaved:
-            await self._close(POLICY if misbehaved else RESTART)
+            await self._close_websocket(POLICY if misbehaved else RESTART)
 
-    async def _close(self, code: int) -> None:
+    async def _close_websocket(self, code: int) -> None:
         try:
             async with asyncio.timeout(FAREWELL_S):
                 await self._websocket.close(code)
@@ -117,23 +117,23 @@ class _Session:
             return
 
     async def _read(self) -> bool:
-        """Execute a WebSocket client's commands until the client disconnects (False) or sends too many bad messages
-        (True)."""
+        """Execute a WebSocket client's commands. Returns False once the client has disconnected, or True once it has
+        sent too many bad messages."""
         bad = 0
         while bad < BAD_MESSAGES_MAX:
             received = await self._websocket.receive()
             if received["type"] == "websocket.disconnect":
                 return False
             try:
-                await self._obey(received.get("text") or received.get("bytes") or "")
+                await self._execute_command(received.get("text") or received.get("bytes") or "")
                 bad = 0
             except _Refused as refused:
                 bad += 1
                 await self._send(refused.id, "error", problem=as_problem(refused.error) | refused.about)
         return True
 
-    async def _obey(self, raw: str | bytes) -> None:
-        message = _parse(raw)
+    async def _execute_command(self, raw: str | bytes) -> None:
+        message = _parse_command(raw)
         try:
             obey = self._ops.get(message.op)
             if obey is None:
@@ -146,7 +146,7 @@ class _Session:
         await self._send(None, "pong")
 
     async def _subscribe(self, message: ClientMessage) -> None:
-        id = _id(message)
+        id = _subscription_id(message)
         if id in self._subscriptions:
             raise BadParameter(f"the id {id!r} is already used by another subscription on this connection")
         most = self._deps.settings.subscriptions_max
@@ -157,9 +157,9 @@ class _Session:
         await self._paid()
         chosen = Subscription(message, self._channel(message))
         self._subscriptions[id] = chosen
-        self._start(id, chosen)
+        self._start_subscription(id, chosen)
 
-    def _start(self, id: str, chosen: Subscription) -> None:
+    def _start_subscription(self, id: str, chosen: Subscription) -> None:
         chosen.start(self._follow(id, chosen), partial(self._take, id, chosen))
 
     async def _paid(self) -> None:
@@ -182,51 +182,51 @@ class _Session:
         return channel.through(message.where, message.select)
 
     async def _unsubscribe(self, message: ClientMessage) -> None:
-        id = _id(message)
-        self._known(id)
-        await self._end(id)
+        id = _subscription_id(message)
+        self._known_subscription(id)
+        await self._end_subscriptions(id)
         await self._send(id, "unsubscribed")
 
     async def _filter(self, message: ClientMessage) -> None:
         """Switch a subscription to another filter: a stream continues, a view starts with a new snapshot."""
-        id = _id(message)
+        id = _subscription_id(message)
         await self._paid()
-        chosen = self._known(id)
+        chosen = self._known_subscription(id)
         asked = msgspec.structs.replace(chosen.asked, where=message.where, select=message.select)
         channel = self._channel(asked)
         await chosen.stop()
         chosen.turn_to(channel, keep_cursor=asked.stream is not None)
         await self._send(id, "filtered")
-        self._start(id, chosen)
+        self._start_subscription(id, chosen)
 
     async def _ack(self, message: ClientMessage) -> None:
-        self._known(_id(message)).acknowledge(message.cursor or "")
+        self._known_subscription(_subscription_id(message)).acknowledge(message.cursor or "")
 
     async def _pause(self, message: ClientMessage) -> None:
-        id = _id(message)
-        self._known(id).pause()
+        id = _subscription_id(message)
+        self._known_subscription(id).pause()
         await self._send(id, "paused")
 
     async def _resume(self, message: ClientMessage) -> None:
-        id = _id(message)
-        self._known(id).resume()
+        id = _subscription_id(message)
+        self._known_subscription(id).resume()
         await self._send(id, "resumed")
 
     async def _pace(self, message: ClientMessage) -> None:
-        id, every_s = _id(message), message.every_s or 0.0
-        chosen = self._known(id)
+        id, every_s = _subscription_id(message), message.every_s or 0.0
+        chosen = self._known_subscription(id)
         if not 0 <= every_s <= EVERY_S_MAX:
             raise BadParameter(f"every_s must be a number of seconds from 0 to {EVERY_S_MAX:g}")
         chosen.pace(every_s)
         await self._send(id, "paced")
 
-    def _known(self, id: str) -> Subscription:
+    def _known_subscription(self, id: str) -> Subscription:
         subscription = self._subscriptions.get(id)
         if subscription is None:
             raise NotFound(f"there is no subscription {id!r} on this connection")
         return subscription
 
-    async def _end(self, *ids: str) -> None:
+    async def _end_subscriptions(self, *ids: str) -> None:
         await asyncio.gather(*(self._subscriptions.pop(id).stop() for id in ids))
 
     async def _follow(self, id: str, chosen: Subscription) -> None:
@@ -279,7 +279,7 @@ class _Session:
     ) -> int:
         """Send a subscription's next delivery and return 0, or return the size of a large one that cannot be sent now.
 
-        Afterwards, nothing here refers to the delivery: the next one may not arrive for hours.
+        Afterwards, nothing here refers to the delivery any more, because the next one may not arrive for hours.
         """
         delivery = await anext(deliveries)  # fails on a bad cursor, before `subscribed` is sent
         size, kind, cursor = len(delivery.data), delivery.kind, delivery.cursor
@@ -319,12 +319,12 @@ class _Session:
             if not chosen.is_ready:
                 return False
             async with self._turn:
-                await self._write(data)
+                await self._write_frame(data)
             sent()
-            await self._drained()
+            await self._websocket_drained()
         return True
 
-    async def _drained(self) -> None:
+    async def _websocket_drained(self) -> None:
         try:
             await self._deps.connections.sent(self._writer.drained())
         except (TimeoutError, ConnectionError) as error:
@@ -337,12 +337,12 @@ class _Session:
         """Send one WebSocket message after all earlier ones. A client that does not receive it in time is treated as
         disconnected."""
         async with self._turn:
-            await self._write(framed(id, event, delivery, problem))
+            await self._write_frame(framed(id, event, delivery, problem))
 
-    async def _write(self, data: bytes) -> None:
-        """Write a frame as soon as all earlier ones are sent. Called in this task's turn."""
+    async def _write_frame(self, data: bytes) -> None:
+        """Write a frame as soon as all earlier ones are sent. Called when it is this task's turn."""
         while not self._writer.write([data]):
-            await self._drained()
+            await self._websocket_drained()
 
     def _take(self, id: str, chosen: Subscription, deliveries: Sequence[Delivery]) -> bool:
         """Send a subscription's new deliveries immediately if no other task is sending and nothing is waiting to be
@@ -356,7 +356,7 @@ class _Session:
         return True
 
 
-def _outcome(reading: asyncio.Task[bool]) -> bool:
+def _websocket_outcome(reading: asyncio.Task[bool]) -> bool:
     """Return the result of the reading task; False if the client disconnected before it received a response."""
     try:
         return reading.result()
@@ -377,7 +377,7 @@ class _Refused(Exception):
         self.about = {} if op is None else {"op": op[:80]}
 
 
-def _parse(raw: str | bytes) -> ClientMessage:
+def _parse_command(raw: str | bytes) -> ClientMessage:
     if len(raw) > MESSAGE_BYTES_MAX:
         raise _Refused(None, TooLarge(f"the message is too large; the limit is {MESSAGE_BYTES_MAX} bytes"))
     try:
@@ -386,7 +386,7 @@ def _parse(raw: str | bytes) -> ClientMessage:
         raise _Refused(None, MalformedBody(f"this is not a valid message: {error}")) from error
 
 
-def _id(message: ClientMessage) -> str:
+def _subscription_id(message: ClientMessage) -> str:
     if not message.id or len(message.id) > ID_LENGTH_MAX:
         raise BadParameter(f"a subscription needs an id of 1 to {ID_LENGTH_MAX} characters")
     return message.id

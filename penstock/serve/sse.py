@@ -23,7 +23,7 @@ from penstock.serve.deps import Deps, parameters
 
 RETRY_MS = 1000
 CHUNK = ""
-"""The id that a delivery's chunk is cached under. Real ids are never empty."""
+"""The id under which a delivery's chunk is cached. Real ids are never empty."""
 _HEADERS = HEADERS | {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
 _log = logging.getLogger("penstock.serve")
 
@@ -52,17 +52,17 @@ class LiveEvents:
         since = request.headers.get("last-event-id") or given.get("since")
         style, who = Style(), caller_of(scope).name
         if (chunks := scope.get("extensions", {}).get(CHUNKS)) is not None:
-            style.take = partial(_take, chunks)
+            style.take = partial(_send_events_now, chunks)
         with self._deps.connections.one(who):
             async with following(channel, since, style) as deliveries:
                 unsent = [await anext(deliveries)]  # send nothing before this: a bad cursor gets an error response
                 if not self._held.has_room(who, unsent[0].data):
                     raise no_room()
-                await send({"type": "http.response.start", "status": 200, "headers": _raw_headers()})
+                await send({"type": "http.response.start", "status": 200, "headers": _raw_sse_headers()})
                 if request.method == "HEAD":
                     await send({"type": "http.response.body"})
                 else:
-                    await self._stream(self._write(who, unsent, deliveries, send), receive, send)
+                    await self._stream(self._write_events(who, unsent, deliveries, send), receive, send)
 
     def _channel(self, request: Request) -> tuple[Channel, dict[str, str]]:
         """Return the channel to follow, and the parameters of the SSE request."""
@@ -98,15 +98,15 @@ class LiveEvents:
                     self._deps.connections.stuck_s,
                 )
                 return
-            farewell = _failure(error)
+            farewell = _failure_event(error)
         try:
             async with asyncio.timeout(FAREWELL_S):
                 await send({"type": "http.response.body", "body": farewell})
         except TimeoutError:
             return
 
-    async def _write(self, who: str, unsent: list[Delivery], rest: AsyncIterator[Delivery], send: Send) -> None:
-        await self._put(b"retry: %d\n\n" % RETRY_MS, send)
+    async def _write_events(self, who: str, unsent: list[Delivery], rest: AsyncIterator[Delivery], send: Send) -> None:
+        await self._send_sse_body(b"retry: %d\n\n" % RETRY_MS, send)
         while True:
             await self._deliver(who, unsent, send)
             unsent.append(await anext(rest))
@@ -120,9 +120,9 @@ class LiveEvents:
             if not has_room:
                 raise no_room()
             for piece in encode(delivery):
-                await self._put(piece, send)
+                await self._send_sse_body(piece, send)
 
-    async def _put(self, body: bytes, send: Send) -> None:
+    async def _send_sse_body(self, body: bytes, send: Send) -> None:
         await self._deps.connections.sent(send({"type": "http.response.body", "body": body, "more_body": True}))
 
 
@@ -132,8 +132,8 @@ def encode(delivery: Delivery) -> Iterator[bytes]:
     Slow readers therefore do not hold copies of the complete data. Line breaks are replaced with spaces: in JSON they
     can only be white space between values.
     """
-    data = _one_line(delivery.data)
-    head = b"event: %b\nid: %b\ndata: " % (delivery.kind.encode(), _one_line(delivery.cursor.encode()))
+    data = _sse_line(delivery.data)
+    head = b"event: %b\nid: %b\ndata: " % (delivery.kind.encode(), _sse_line(delivery.cursor.encode()))
     if len(data) <= SLICE_BYTES:
         yield head + data + b"\n\n"
         return
@@ -152,7 +152,7 @@ def chunk(delivery: Delivery) -> bytes | None:
     return data
 
 
-def _take(chunks: Chunks, deliveries: Sequence[Delivery]) -> bool:
+def _send_events_now(chunks: Chunks, deliveries: Sequence[Delivery]) -> bool:
     """Send new server-sent events immediately if they are small and nothing is waiting to be sent.
 
     Nothing else is being sent at that time, because a follower receives deliveries only while it waits.
@@ -162,17 +162,17 @@ def _take(chunks: Chunks, deliveries: Sequence[Delivery]) -> bool:
     return len(whole) == len(pieces) and sum(map(len, whole)) <= 2 * SLICE_BYTES and chunks.write(whole)
 
 
-def _one_line(data: bytes) -> bytes:
+def _sse_line(data: bytes) -> bytes:
     return data.replace(b"\r", b" ").replace(b"\n", b" ")
 
 
-def _failure(error: BaseException | None) -> bytes:
+def _failure_event(error: BaseException | None) -> bytes:
     """Return the final event after a channel has failed. It has no id, so the client resumes from its last cursor."""
     problem = as_problem(error) if isinstance(error, PenstockError) else unexpected()
     if not isinstance(error, Busy):
         _log.error("a live channel failed: %s", error, exc_info=error)
-    return b"event: error\ndata: %b\n\n" % _one_line(msgspec.json.encode(problem, enc_hook=str))
+    return b"event: error\ndata: %b\n\n" % _sse_line(msgspec.json.encode(problem, enc_hook=str))
 
 
-def _raw_headers() -> list[tuple[bytes, bytes]]:
+def _raw_sse_headers() -> list[tuple[bytes, bytes]]:
     return [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]

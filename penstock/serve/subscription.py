@@ -37,8 +37,8 @@ class ClientMessage(msgspec.Struct, forbid_unknown_fields=True):
 class Subscription:
     """The state of a subscription, controlled by its client. Not thread-safe.
 
-    Nothing is read from the channel before `ready`, so a subscription that is paused, paced or unacknowledged falls
-    behind like a slow reader, and is treated as one.
+    Nothing is read from the channel before `ready`, so a subscription that is paused, paced or waiting for an
+    acknowledgement falls behind. It is treated like a slow reader.
     """
 
     def __init__(self, asked: ClientMessage, channel: Channel) -> None:
@@ -66,8 +66,8 @@ class Subscription:
     async def stop(self) -> None:
         """Cancel the subscription's task and wait for it to end.
 
-        The cancelled task refers to all that it was sending, so the subscription lets go of it. Otherwise both would
-        stay in memory until the garbage collector finds the cycle.
+        The cancelled task refers to everything that it was sending, so the subscription drops its reference to the
+        task. Otherwise both would stay in memory until the garbage collector finds the cycle.
         """
         task, self._task, self.style.take = self._task, None, None
         if task is not None:
@@ -89,8 +89,8 @@ class Subscription:
     def acknowledge(self, cursor: str) -> None:
         """Record that the client has processed everything up to this cursor.
 
-        The same cursor can occur again after the filter changes. The last occurrence is acknowledged; acknowledging it
-        twice is harmless.
+        The same cursor can occur again after the filter changes. In that case its last occurrence is acknowledged.
+        Acknowledging a cursor twice is harmless.
         """
         if cursor not in self._unacknowledged and cursor != self._acknowledged:
             raise BadParameter("there is no unacknowledged delivery with this cursor", parameter="cursor")
@@ -115,7 +115,7 @@ class Subscription:
 
     @property
     def is_free(self) -> bool:
-        """Return whether the subscription's deliveries can be sent at any time, without being counted."""
+        """Return whether the subscription's deliveries can be sent at any time, without counting them."""
         return not self._paused and self._window is None and not self._every_s
 
     @property

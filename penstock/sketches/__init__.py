@@ -4,14 +4,14 @@ samples.
 You can add items to a sketch, merge sketches, and serialize them, in the format of Apache DataSketches if it has one.
 Results come with bounds. Sketches are deterministic: the same items in the same order produce the same bytes, at any
 time and in any process, no matter how often the sketch was serialized in between. Therefore a sketch can be a field of
-a `State`. It is a `StateValue`, which encodes itself, and if it is a field's default, each key gets a copy.
+a `State`. A sketch is a `StateValue`, which encodes itself; if it is the default of a field, each key gets a copy.
 
 `Hll`, `Theta`, `CountMin` and the core of `TDigest` come from the `datasketches` package. That package trusts the bytes
 that it reads, so `images` checks them first. The other sketches are plain Python, because the package does not have
 them or uses random numbers for them.
 
-`penstock.sketches.columns` provides sketches for views. It loads `penstock.analyze.summaries` on first use. `spark`
-reads two formats that only Spark uses.
+`penstock.sketches.columns` provides sketches for views. That module loads `penstock.analyze.summaries` on first use.
+`spark` reads two formats that only Spark uses.
 """
 
 from penstock.sketches.base import Estimate, Sketch

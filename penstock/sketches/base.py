@@ -13,12 +13,12 @@ Item = str | int
 """The type of items: a string or a 64-bit integer. Convert any other value to a string."""
 INT_MIN, INT_MAX = -(1 << 63), (1 << 63) - 1
 ITEM_BYTES_MAX = 1_024
-"""Maximum length of a string that a sketch stores, which bounds its memory. Longer strings are rejected."""
+"""Maximum length of a string that a sketch stores. It bounds the memory of the sketch; longer strings are rejected."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """A sketch's estimated value, with bounds that contain the true value with at least this confidence. A confidence
-    of 1 means certainty; None means that the bounds are not proven, but hold for typical data."""
+    """A sketch's estimated value, with bounds that contain the true value with at least the given `confidence`. A
+    confidence of 1 means certainty; None means that the bounds are not proven, but hold for typical data."""
 
     value: float
     low: float
@@ -87,7 +87,7 @@ def damaged(kind: str, why: str) -> ValueError:
 
 
 def require_same(kind: str, **values: tuple[Any, Any]) -> None:
-    """Raise ValueError if two sketches to be merged differ in a parameter."""
+    """Raise ValueError if two sketches that are to be merged differ in a parameter."""
     for name, (mine, other) in values.items():
         if mine != other:
             raise ValueError(f"two {kind} can be merged only if they have the same {name}; got {mine!r} and {other!r}")

@@ -1,4 +1,4 @@
-"""Column functions for using sketches that Spark does not have in views. pyspark is imported on first use.
+"""Column functions with which views can use sketches that Spark does not have. pyspark is imported on first use.
 
 from penstock.sketches import columns as S
 

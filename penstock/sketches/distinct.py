@@ -91,7 +91,7 @@ class Theta(Sketch):
 
     def _set(self) -> datasketches.compact_theta_sketch:
         """Return the whole theta sketch: the union of the stored part and the new items. There are two parts because
-        only a compact sketch can be read from bytes, and items can be added only to an updatable sketch."""
+        only a compact sketch can be read from bytes, but items can be added only to an updatable sketch."""
         if not self._fresh.is_empty():
             union = datasketches.theta_union(self.lg_k)
             union.update(self._kept)
@@ -107,7 +107,7 @@ class Theta(Sketch):
         return around(kept.get_estimate(), low, high, CONFIDENCES[deviations] if kept.is_estimation_mode() else 1.0)
 
     def merge(self, other: Theta) -> None:
-        """Replace this sketch with the union of both."""
+        """Replace this sketch with the union of both sketches."""
         union = datasketches.theta_union(self.lg_k)
         union.update(self._set())
         union.update(other._set())

@@ -58,7 +58,7 @@ class CountMin(Sketch):
 
     def inner(self, other: CountMin) -> Estimate:
         """Return the inner product of two sketches: the sum over all items of the item's count in this sketch times its
-        count in the other. This is the number of rows that a join would have."""
+        count in the other. This is the number of rows that a join of the two streams would have."""
         self._require_same(other)
         products = (self._table() * other._table()).sum(axis=1)
         return self._bounded(products.min(), self.error * self.total * other.total)
@@ -107,16 +107,16 @@ class CountMin(Sketch):
 class RangeCounts(Sketch):
     """A sketch that counts integers from 0 to 2^`bits`-1 by range.
 
-    For each power of two, a count-min sketch counts numbers by the aligned interval of that size that contains them. A
-    range consists of at most two intervals of each size, so a result is too high by at most `error` times the total for
-    each interval.
+    For each power of two, it has a count-min sketch, which counts numbers by the aligned interval of that size that
+    contains them. A range consists of at most two intervals of each size, and each interval can make a result too high
+    by at most `error` times the total.
     """
 
     format = "Penstock (DataSketches count-min for each size)"
 
     def __init__(self, bits: int = 16, error: float = 0.01, confidence: float = 0.99) -> None:
         if not 1 <= bits <= BITS_MAX:
-            raise ValueError(f"numbers can have 1 to {BITS_MAX} bits, not {bits}")
+            raise ValueError(f"bits must be from 1 to {BITS_MAX}, not {bits}")
         self.bits = bits
         self._sizes = [CountMin(error, confidence) for _ in range(bits)]
 

@@ -29,43 +29,43 @@ def xxhash64(data: bytes, seed: int) -> int:
     length, start = len(data), 0
     if length >= 32:
         start = length & ~31
-        state = _stripes(data, start, seed)
+        state = _xxhash_stripes(data, start, seed)
     else:
         state = seed + _PRIME5
     state = state + length & MASK64
     while start + 8 <= length:
-        state ^= _round(0, int.from_bytes(data[start : start + 8], "little"))
-        state = (_rotated(state, 27) * _PRIME1 + _PRIME4) & MASK64
+        state ^= _xxhash_round(0, int.from_bytes(data[start : start + 8], "little"))
+        state = (_xxhash_rotate(state, 27) * _PRIME1 + _PRIME4) & MASK64
         start += 8
     if start + 4 <= length:
         state ^= int.from_bytes(data[start : start + 4], "little") * _PRIME1 & MASK64
-        state = (_rotated(state, 23) * _PRIME2 + _PRIME3) & MASK64
+        state = (_xxhash_rotate(state, 23) * _PRIME2 + _PRIME3) & MASK64
         start += 4
     for byte in data[start:]:
-        state = _rotated(state ^ byte * _PRIME5 & MASK64, 11) * _PRIME1 & MASK64
+        state = _xxhash_rotate(state ^ byte * _PRIME5 & MASK64, 11) * _PRIME1 & MASK64
     state = (state ^ state >> 33) * _PRIME2 & MASK64
     state = (state ^ state >> 29) * _PRIME3 & MASK64
     return state ^ state >> 32
 
 
-def _stripes(data: bytes, end: int, seed: int) -> int:
+def _xxhash_stripes(data: bytes, end: int, seed: int) -> int:
     """Return the part of XXH64 that processes 32 bytes at a time, in four lanes."""
     lanes = [seed + _PRIME1 + _PRIME2 & MASK64, seed + _PRIME2 & MASK64, seed & MASK64, seed - _PRIME1 & MASK64]
     for start in range(0, end, 8):
         lane = start >> 3 & 3
-        lanes[lane] = _round(lanes[lane], int.from_bytes(data[start : start + 8], "little"))
+        lanes[lane] = _xxhash_round(lanes[lane], int.from_bytes(data[start : start + 8], "little"))
     turns = zip(lanes, (1, 7, 12, 18), strict=True)
-    state = sum(_rotated(lane, by) for lane, by in turns) & MASK64
+    state = sum(_xxhash_rotate(lane, by) for lane, by in turns) & MASK64
     for lane in lanes:
-        state = ((state ^ _round(0, lane)) * _PRIME1 + _PRIME4) & MASK64
+        state = ((state ^ _xxhash_round(0, lane)) * _PRIME1 + _PRIME4) & MASK64
     return state
 
 
-def _rotated(value: int, by: int) -> int:
+def _xxhash_rotate(value: int, by: int) -> int:
     return (value << by | value >> 64 - by) & MASK64
 
 
-def _round(state: int, value: int) -> int:
+def _xxhash_round(state: int, value: int) -> int:
     state = state + value * _PRIME2 & MASK64
     return (state << 31 | state >> 33) * _PRIME1 & MASK64
 
@@ -76,16 +76,16 @@ def murmur32(data: bytes, seed: int) -> int:
     state = seed & MASK32
     whole = len(data) & ~3
     for start in range(0, whole, 4):
-        state = _mixed32(state, int.from_bytes(data[start : start + 4], "little"))
+        state = _murmur_mix(state, int.from_bytes(data[start : start + 4], "little"))
     for byte in data[whole:]:
-        state = _mixed32(state, byte - 256 if byte > 127 else byte)
+        state = _murmur_mix(state, byte - 256 if byte > 127 else byte)
     state ^= len(data)
     state = (state ^ state >> 16) * 0x85EBCA6B & MASK32
     state = (state ^ state >> 13) * 0xC2B2AE35 & MASK32
     return signed32(state ^ state >> 16)
 
 
-def _mixed32(state: int, value: int) -> int:
+def _murmur_mix(state: int, value: int) -> int:
     value = value * 0xCC9E2D51 & MASK32
     value = (value << 15 | value >> 17) * 0x1B873593 & MASK32
     state ^= value

@@ -1,5 +1,6 @@
-"""Validation of bytes before they are passed to the `datasketches` package, which trusts the sizes in headers: an HLL
-sketch with a modified header made it write outside its memory. Bytes that are rejected here never reach the package."""
+"""Validation of bytes before they are passed to the `datasketches` package. The package trusts the sizes in headers: an
+HLL sketch with a modified header made it write outside its memory. Bytes that are rejected here never reach the
+package."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from penstock.sketches.base import damaged
 
 COUNTERS_MAX = 1 << 24
-"""Maximum number of counters in a count-min sketch that is read. They take 128 MiB."""
+"""Maximum number of counters in a count-min sketch that is read from bytes. That many counters take 128 MiB."""
 COUNT_MAX = 2.0**256
 """Maximum value of a counter. It is limited because a join multiplies counters and adds up the products."""
 _HLL_4, _HLL_6, _HLL_8 = 0, 1, 2
@@ -27,7 +28,7 @@ _EMPTY, _COMPACT = 4, 8
 _LEAST_AT = 6
 """Offset of the minimum register value in an HLL header. The value is 0 except in some sketches merged by Java."""
 LG_LIST = 3
-"""The first items of an HLL sketch are stored in a list with eight places, in order of arrival."""
+"""The first items of an HLL sketch are stored in order of arrival, in a list with eight places (2^3)."""
 _RANKS = bytes(range(64))
 _COUNT_MIN_EMPTY = 1
 CENTROID = numpy.dtype([("mean", "<f8"), ("weight", "<u8")])
@@ -36,6 +37,7 @@ WEIGHT_MAX = 1 << 53
 
 
 def _require(holds: bool, kind: str, why: str) -> None:
+    """Raise an error that the bytes of a sketch are damaged, unless a check of them holds."""
     if not holds:
         raise damaged(kind, why)
 
@@ -51,20 +53,20 @@ def as_hll_8(data: bytes) -> bytes:
     if mode != _REGISTERS:
         return data[:7] + typed + data[8:]
     _require(len(data) >= 40 and 4 <= lg_k <= 21, kind, f"{len(data)} bytes for 2^{lg_k} registers")
-    registers = _of_six_bits(data, lg_k) if narrow == _HLL_6 else _of_four_bits(data, lg_k)
+    registers = _six_bit_registers(data, lg_k) if narrow == _HLL_6 else _four_bit_registers(data, lg_k)
     free = struct.pack("<II", registers.count(0), 0)
     flags = data[5] & ~_COMPACT
     return data[:4] + bytes((0, flags, 0)) + typed + data[8:32] + free + registers
 
 
-def _of_six_bits(data: bytes, lg_k: int) -> bytes:
+def _six_bit_registers(data: bytes, lg_k: int) -> bytes:
     size = ((3 << lg_k) >> 2) + 1
     _require(len(data) == 40 + size, "HLL sketch", f"{len(data)} bytes for 2^{lg_k} registers of six bits")
     bits = numpy.unpackbits(numpy.frombuffer(data, numpy.uint8, offset=40), bitorder="little")[: 6 << lg_k]
     return bytes(numpy.packbits(bits.reshape(-1, 6), axis=1, bitorder="little").reshape(-1))
 
 
-def _of_four_bits(data: bytes, lg_k: int) -> bytes:
+def _four_bit_registers(data: bytes, lg_k: int) -> bytes:
     """Return the registers. Each register is stored relative to the minimum; values that do not fit in four bits are in
     the list at the end."""
     kind, size = "HLL sketch", 1 << lg_k >> 1
@@ -77,7 +79,9 @@ def _of_four_bits(data: bytes, lg_k: int) -> bytes:
     listed = listed[listed > 0]
     slots = listed & _SLOT
     aside = above == _EXCEPTION
-    _require(len(listed) == count == aside.sum() == len(set(slots.tolist())), kind, f"not {count} exceptions")
+    _require(
+        len(listed) == count == aside.sum() == len(set(slots.tolist())), kind, f"it does not have {count} exceptions"
+    )
     _require(bool((slots < 1 << lg_k).all()) and bool(aside[slots].all()), kind, "an exception is wrong")
     registers = above + data[_LEAST_AT] % 64
     registers[slots] = listed >> 26
@@ -100,7 +104,7 @@ def check_hll(data: bytes) -> None:
         return
     if mode & 3 == _SET:
         (count,) = struct.unpack_from("<I", data, 8)
-    _require(not (flags & _EMPTY and count), kind, f"it is empty, and has {count} items")
+    _require(not (flags & _EMPTY and count), kind, f"it is marked as empty, but has {count} items")
     _check_coupons(data[start:], count, lg_table, bool(flags & _COMPACT), LG_LIST if mode & 3 == _LIST else lg_k)
 
 
@@ -112,7 +116,9 @@ def _check_registers(head: bytes, registers: bytes) -> None:
     *sums, free = struct.unpack_from("<3dI", head, 8)
     _require(all(0 <= total < math.inf for total in sums), kind, f"its sums are {sums}")
     _require(
-        registers.count(0) == (0 if head[_LEAST_AT] else free) <= free <= len(registers), kind, f"not {free} are free"
+        registers.count(0) == (0 if head[_LEAST_AT] else free) <= free <= len(registers),
+        kind,
+        f"it does not have {free} free registers",
     )
 
 
@@ -156,12 +162,14 @@ def check_tdigest(data: bytes) -> None:
         kept = numpy.frombuffer(data, CENTROID, centroids, 32)
         weights = kept["weight"].tolist()
         _require(
-            all(map(_are_numbers, (ends, rest, kept["mean"]))) and ends[0] <= ends[1], kind, "a value is not a number"
+            all(map(_are_finite_numbers, (ends, rest, kept["mean"]))) and ends[0] <= ends[1],
+            kind,
+            "a value is not a number",
         )
         _require(min(weights, default=1) >= 1 and sum(weights) <= WEIGHT_MAX, kind, "a weight is not a valid count")
 
 
-def _are_numbers(values: NDArray[numpy.float64]) -> bool:
+def _are_finite_numbers(values: NDArray[numpy.float64]) -> bool:
     return bool(numpy.isfinite(values).all())
 
 

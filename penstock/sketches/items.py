@@ -37,7 +37,7 @@ def kind_of(given: Any) -> Kind:
     try:
         return Kind(name)
     except ValueError:
-        raise ValueError(f"the items of a sketch must have the type str, int or float, not {name}") from None
+        raise ValueError(f"the items of a sketch must be of type str, int or float, not {name}") from None
 
 
 def require_fit(item: Any, kind: Kind) -> None:
@@ -46,7 +46,7 @@ def require_fit(item: Any, kind: Kind) -> None:
     if cls is not kind.type:
         raise TypeError(f"items must be {kind}, not {cls.__name__}")
     if kind is Kind.STR and len(item) * 4 > ITEM_BYTES_MAX and len(item.encode()) > ITEM_BYTES_MAX:
-        raise ValueError(f"an item can have at most {ITEM_BYTES_MAX} bytes, but this one has {len(item.encode())}")
+        raise ValueError(f"an item can be at most {ITEM_BYTES_MAX} bytes long, but this one is {len(item.encode())}")
     if kind is Kind.INT and not INT_MIN <= item <= INT_MAX:
         raise ValueError(f"{item} does not fit in 64 bits")
     if kind is Kind.FLOAT and item != item:
@@ -71,12 +71,12 @@ def read_items(data: bytes, start: int, count: int, kind: Kind) -> tuple[list[An
         text = data[start + 4 : start + 4 + size]
         if len(text) < size:
             raise damaged("sketch", f"a {size}-byte string at offset {start} runs past the end")
-        texts.append(_text(text))
+        texts.append(_sketch_item_text(text))
         start += 4 + size
     return texts, start
 
 
-def _text(data: bytes) -> str:
+def _sketch_item_text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:

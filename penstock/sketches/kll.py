@@ -2,9 +2,9 @@
 
 The implementation in the `datasketches` package uses the machine's random numbers, so two runs over the same events
 would produce different bytes. This module implements the same algorithm in Python, with coin tosses derived from a seed
-and the number of items. Its image has the DataSketches format for doubles, with a byte added to mark the items as
-doubles: DataSketches uses the same image for doubles and for integers, and nearly all positive doubles have the same
-bits as an integer above 2^52.
+and the number of items. Its image has the DataSketches format for doubles, with a byte in the header that marks the
+items as doubles. The mark is needed because DataSketches uses the same image for doubles and for integers, and nearly
+all positive doubles have the same bits as an integer above 2^52.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEVELS_MAX = 60
 _FAMILY = 15
 _EMPTY, _SINGLE = 1, 4
 _OF_DOUBLES = ord("d")
-"""Marks doubles, in the last byte of the header, which DataSketches sets to 0 and does not read."""
+"""The mark for doubles in the last byte of the header. DataSketches sets this byte to 0 and does not read it."""
 _CODES = {"double": "d", "long": "q"}
 _LEAST = sys.float_info.min
 """The smallest positive normal double. All integers up to 2^52, when read as doubles, are below it."""
@@ -36,8 +36,8 @@ _HEAD, _FULL = struct.Struct("<4BHBB"), struct.Struct("<QHBB")
 
 
 def level_room(k: int, levels: int, level: int) -> int:
-    """Return the capacity of a level of a KLL sketch: k for the top level, and for each lower level two thirds of the
-    level above."""
+    """Return the capacity of a level of a KLL sketch: k for the top level and, for each lower level, two thirds of the
+    capacity of the level above."""
     depth = levels - level - 1
     return max(LEVEL_MIN, ((2 * k << depth) // int(3**depth) + 1) // 2)
 
@@ -74,7 +74,7 @@ class Kll(Sketch):
 
     def add(self, value: float) -> None:
         if value != value:
-            raise ValueError("NaN has no rank")
+            raise ValueError("NaN cannot be added, because it has no rank")
         if self._kept >= self._room:
             self._compress()
         value = float(value)
@@ -150,8 +150,8 @@ class Kll(Sketch):
         return items[min(bisect_left(weights, rank * self.n), len(items) - 1)]
 
     def _sorted(self) -> tuple[list[float], list[int]]:
-        """Return all items stored in the sketch in order, and for each the cumulative number of added items that they
-        represent."""
+        """Return all items stored in the sketch, in order, and for each of them the number of added items that it and
+        the items before it represent."""
         pairs = sorted((item, 1 << level) for level, items in enumerate(self._levels) for item in items)
         return [item for item, _ in pairs], list(accumulate(weight for _, weight in pairs))
 
@@ -229,7 +229,7 @@ class Kll(Sketch):
                 raise damaged("KLL sketch", f"family {family}, version {version}, least level {least}")
             kll = cls(k, seed)
             if flags & _SINGLE:
-                kll.add(*_numbers(data, 8, 1, code))
+                kll.add(*_kll_numbers(data, 8, 1, code))
             elif not flags & _EMPTY:
                 kll._read(data, code)
         except struct.error as error:
@@ -250,7 +250,7 @@ class Kll(Sketch):
         if sorted(bounds) != bounds:
             raise damaged("KLL sketch", f"levels at {bounds}")
         self._kept = self._room - bounds[0]
-        self._low, self._high, *items = _numbers(data, 20 + 4 * count, 2 + self._kept, code)
+        self._low, self._high, *items = _kll_numbers(data, 20 + 4 * count, 2 + self._kept, code)
         ends = [bound - bounds[0] for bound in bounds]
         self._levels = [items[start:end] for start, end in pairwise(ends)]
         self._levels[1:] = [sorted(numbers) for numbers in self._levels[1:]]
@@ -267,7 +267,7 @@ class Kll(Sketch):
         return summary | {f"p{round(100 * rank)}": self.quantile(rank) for rank in (0.5, 0.99)} if self.n else summary
 
 
-def _numbers(data: bytes, start: int, count: int, code: str) -> list[float]:
+def _kll_numbers(data: bytes, start: int, count: int, code: str) -> list[float]:
     """Read numbers from a sketch's bytes. Integers above 2^53 are rounded to the nearest double."""
     numbers = list(map(float, struct.unpack_from(f"<{count}{code}", data, start)))
     if any(number != number for number in numbers):

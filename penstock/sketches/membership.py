@@ -17,8 +17,8 @@ HASHES_MAX = 64
 
 
 class Bloom(Sketch):
-    """A Bloom filter for about `items` items, with a false positive rate of `rate`. If you add more items, it does not
-    need more memory, but the rate increases. `false_positive_rate` returns the current rate.
+    """A Bloom filter for about `items` items, with a false positive rate of `rate`. If you add more items than that,
+    the filter does not need more memory, but the rate increases. `false_positive_rate` returns the current rate.
 
     The `datasketches` package has no Bloom filter for Python. This class uses the same image and hashes (XXH64) as the
     filters for Java and C++. Two filters can be merged if they were created with the same parameters.
@@ -28,7 +28,7 @@ class Bloom(Sketch):
 
     def __init__(self, items: int = 10_000, rate: float = 0.01, seed: int = 0) -> None:
         if items < 1 or not 0 < rate < 1:
-            raise ValueError(f"a filter needs 1 item or more and a rate between 0 and 1, not {items} and {rate}")
+            raise ValueError(f"a filter needs at least 1 item and a rate between 0 and 1, not {items} and {rate}")
         bits = math.ceil(-items * math.log(rate) / math.log(2) ** 2)
         self._start(bits, min(HASHES_MAX, max(1, round(bits / items * math.log(2)))), seed)
 
@@ -37,8 +37,8 @@ class Bloom(Sketch):
             raise ValueError(f"a filter can have at most {BITS_MAX:,} bits, not {bits:,}")
         self.bits, self.hashes, self.seed = -(-bits // 64) * 64, hashes, seed & MASK64
         self._table = bytearray()
-        """Allocated when the first item is added: the image of an empty filter has only a few bytes, regardless of its
-        size."""
+        """The bits of the filter, allocated when the first item is added: the image of an empty filter has only a few
+        bytes, whatever the size of the filter."""
         self.bits_set = 0
 
     def _allocated(self) -> bytearray:

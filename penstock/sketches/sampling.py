@@ -23,7 +23,7 @@ _EMPTY = 4
 _VERSION = 2
 _HEAD = struct.Struct("<4BI")
 _RESIZE = 3 << 6
-"""The two upper bits of the first byte: a reservoir's growth factor in Java, with its default of eight."""
+"""The two upper bits of the first byte, which give the growth factor of a reservoir in Java: its default, eight."""
 SEEN_MAX = (1 << 48) - 1
 REST = ""
 """The stratum for keys that were added when all strata were in use."""
@@ -36,7 +36,7 @@ class Reservoir(Sketch):
 
     def __init__(self, k: int = 100, seed: int = 0, of: Any = str) -> None:
         if k < 1:
-            raise ValueError(f"a sample must have 1 item or more, not {k}")
+            raise ValueError(f"a sample must have at least 1 item, not {k}")
         self.k, self.seed, self.of = k, seed, kind_of(of)
         self.n = 0
         self.items: list[Any] = []
@@ -52,8 +52,8 @@ class Reservoir(Sketch):
             self.items[place] = item
 
     def merge(self, other: Reservoir) -> None:
-        """Replace this sample with a sample of both streams. The number of items from each stream is the number that a
-        random draw would have taken."""
+        """Replace this sample with a sample of both streams. As many items are taken from each stream as a random draw
+        from both would have taken."""
         require_same("reservoirs", of=(self.of, other.of))
         self.k = min(self.k, other.k)
         total, left = self.n + other.n, [self.n, other.n]
@@ -141,7 +141,7 @@ class Stratified(Sketch):
             self._stratum(key).merge(stratum)
 
     def sample(self, key: str) -> list[Any]:
-        """Return the sample for a key. If the key has no stratum, return the sample of the shared stratum."""
+        """Return the sample for a key or, if the key has no stratum of its own, the sample of the shared stratum."""
         stratum = self.strata.get(key) or self.strata.get(REST)
         return list(stratum.items) if stratum is not None else []
 

@@ -1,4 +1,4 @@
-"""Readers for the sketches that Spark writes in its own formats but cannot query: `count_min_sketch` and its Bloom
+"""Readers for the sketches that Spark writes in its own formats but cannot query: `count_min_sketch` and Spark's Bloom
 filters. The classes are written in plain Python and are read-only."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MERSENNE31 = (1 << 31) - 1
 _INT_MAX = (1 << 31) - 1
 
 
-def _bytes(item: Item) -> bytes:
+def _spark_item_bytes(item: Item) -> bytes:
     return item.encode() if isinstance(item, str) else item.to_bytes(8, "little", signed=True)
 
 
@@ -69,18 +69,18 @@ class SparkCountMin:
     def _places(self, item: Item) -> list[int]:
         width = self.table.shape[1]
         if isinstance(item, int):
-            return [_multiplied(item, multiplier) % width for multiplier in self.multipliers]
-        first = murmur32(_bytes(item), 0)
-        second = murmur32(_bytes(item), first)
-        return [abs(_remainder(signed32(first + row * second), width)) for row in range(len(self.multipliers))]
+            return [_spark_count_min_hash(item, multiplier) % width for multiplier in self.multipliers]
+        first = murmur32(_spark_item_bytes(item), 0)
+        second = murmur32(_spark_item_bytes(item), first)
+        return [abs(_java_remainder(signed32(first + row * second), width)) for row in range(len(self.multipliers))]
 
 
-def _multiplied(item: int, multiplier: int) -> int:
+def _spark_count_min_hash(item: int, multiplier: int) -> int:
     product = signed64(item * multiplier)
     return signed64(product + (product >> 32)) & _MERSENNE31
 
 
-def _remainder(value: int, by: int) -> int:
+def _java_remainder(value: int, by: int) -> int:
     """Return the remainder as in Java, with the sign of the value."""
     return int(math.fmod(value, by))
 
@@ -120,8 +120,8 @@ class SparkBloom:
         return all(int(self.words[place >> 6]) >> (place & 63) & 1 for place in self._places(item))
 
     def _places(self, item: Item) -> list[int]:
-        first = murmur32(_bytes(item), self.seed)
-        second = murmur32(_bytes(item), first)
+        first = murmur32(_spark_item_bytes(item), self.seed)
+        second = murmur32(_spark_item_bytes(item), first)
         start = first * _INT_MAX if self.version == 2 else first
         hashes = [start + number * second for number in range(1, self.hashes + 1)]
         if self.version == 1:

@@ -25,9 +25,9 @@ _SINGLE_BYTES = 16
 class TDigest(Sketch):
     """Quantiles of numbers, with small centroids at both ends. `k` is the approximate number of centroids.
 
-    The error has no proven bound: if the data arrive in an unfavourable order, results can be far off. The bounds are
-    the maximum share of a centroid at the rank, and have held for all data in our tests. `Kll` guarantees more, but is
-    less precise beyond the 99th percentile.
+    The error has no proven bound: if the data arrive in an unfavourable order, results can be far off. The bounds come
+    from the maximum share that a centroid at the rank can have; they have held for all data in our tests. `Kll`
+    guarantees more, but is less precise beyond the 99th percentile.
     """
 
     format = "DataSketches t-digest of doubles"
@@ -65,8 +65,8 @@ class TDigest(Sketch):
         self._digest.compress()
 
     def _whole(self) -> datasketches.tdigest_double:
-        """Return a copy of the digest with the buffer merged. Queries use the copy because they would change the digest
-        itself."""
+        """Return a copy of the digest with the buffer merged. Queries use a copy, because a query changes the digest
+        that it runs on."""
         digest = datasketches.tdigest_double.deserialize(self._digest.serialize())
         if self._buffer:
             digest.update(numpy.array(self._buffer))

@@ -26,7 +26,7 @@ LOAD = 0.75
 class TopK(Sketch):
     """The most frequent items of one type, `str` or `int`, out of any number of distinct items.
 
-    It has room for `size` counters, rounded up to three quarters of a power of two. When all counters are used, their
+    It has room for `size` counters, rounded up to three quarters of a power of two. When all counters are in use, their
     median is subtracted from each counter, and counters that reach zero are removed. So a count is too low by at most
     the sum of the subtracted values, which is below 3.5 / (that power of two) of the total. Every item with a larger
     share is included.
@@ -37,7 +37,7 @@ class TopK(Sketch):
     def __init__(self, size: int = 192, of: type[str] | type[int] | Kind = str) -> None:
         lg_size = max(LG_SIZE_MIN, math.ceil(math.log2(size / LOAD))) if size > 0 else 0
         if not LG_SIZE_MIN <= lg_size <= LG_SIZE_MAX:
-            raise ValueError(f"it can have 1 to {int(LOAD * (1 << LG_SIZE_MAX)):,} counters, not {size}")
+            raise ValueError(f"size must be from 1 to {int(LOAD * (1 << LG_SIZE_MAX)):,}, not {size}")
         self._start(lg_size, kind_of(of))
 
     def _start(self, lg_size: int, of: Kind) -> None:
@@ -62,7 +62,7 @@ class TopK(Sketch):
             self._make_room()
 
     def _make_room(self) -> None:
-        """Remove the sketch's counters at or below the median, which are at least half of them, and subtract the median
+        """Remove the sketch's counters at or below the median (at least half of all counters), and subtract the median
         from the others."""
         values = sorted(self._counts.values())
         median = values[len(values) // 2]
@@ -72,7 +72,7 @@ class TopK(Sketch):
     def merge(self, other: TopK) -> None:
         if self.of != other.of:
             raise ValueError(
-                f"the items of one sketch are {self.of}, but the other sketch has items of type {other.of}"
+                f"one sketch has items of type {self.of}, but the other sketch has items of type {other.of}"
             )
         for item, count in other._counts.items():
             self._counts[item] = self._counts.get(item, 0) + count
@@ -92,7 +92,7 @@ class TopK(Sketch):
         return [(item, self.count(item)) for item, _ in ranked[:number]]
 
     def certain(self, share: float) -> list[Any]:
-        """Return the items that certainly make up at least this share of the total."""
+        """Return the items each of which certainly makes up at least this share of the total."""
         return [item for item, count in self.top(self.size) if count.low >= share * self.total]
 
     @property
@@ -135,9 +135,12 @@ class TopK(Sketch):
         items, _ = read_items(data, 32 + 8 * number, number, self.of)
         self._counts = dict(zip(items, counts, strict=True))
         if len(self._counts) < number or min(counts, default=1) < 1:
-            raise damaged("frequent items sketch", "an item has two counters, or one that is below 1")
+            raise damaged("frequent items sketch", "an item has two counters, or a counter below 1")
         if self.error < 0 or self.total < sum(counts):
-            raise damaged("frequent items sketch", f"an error of {self.error}, and {self.total} of {sum(counts)} items")
+            raise damaged(
+                "frequent items sketch",
+                f"its error is {self.error}, and its total is {self.total} for {sum(counts)} items",
+            )
 
     def _outside(self) -> dict[str, Any]:
         return {"of": self.of.value}

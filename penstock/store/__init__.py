@@ -6,8 +6,9 @@ the file. They share nothing but the file, and `layout` defines its layout. Hand
 
 A rebuild replaces the rows in the view's own file, in one transaction (`adoption`). The file gets a new generation, so
 readers start over with a snapshot. Readers that follow changes by version get the difference as a change with the next
-version (`contents`, which does the same when `top` changes). The ledger, the history and the exact bytes come from the
-rebuild. Late events from a rebuild are appended with batch numbers that no other batch has (`Rebuilt.batches`).
+version. `contents` computes the difference, and does the same when `top` changes. The ledger, the history and the exact
+bytes come from the rebuild. Late events from a rebuild are appended with batch numbers that no other batch has
+(`Rebuilt.batches`).
 """
 
 from penstock.store.adoption import Rebuilt, adopt, rebuilt

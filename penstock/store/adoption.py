@@ -32,9 +32,9 @@ _UPSERT = "INSERT OR REPLACE INTO rows (key, crc, stamp, grp, rank, data) VALUES
 class Rebuilt(msgspec.Struct, frozen=True):
     """The rebuild that a view's rows come from.
 
-    `id` identifies it. `origin` contains the log positions where it began, in the ledger's format. `batches` is the
-    number of batches that the view counted before the rebuild's first batch: Spark starts again at batch 0, and adding
-    `batches` ensures that no number is used twice.
+    `id` identifies the rebuild. `origin` contains the log positions where it began, in the ledger's format. `batches`
+    is the number of batches that the view counted before the rebuild's first batch: Spark starts again at batch 0, and
+    adding `batches` ensures that no number is used twice.
     """
 
     id: str
@@ -51,7 +51,7 @@ def rebuilt(path: Path) -> Rebuilt | None:
     if not path.exists():
         return None
     with closing(files.connect(path, read_only=True)) as connection, files.reading(connection, path):
-        return None if layout.is_empty(connection, path) else _get(connection, path)
+        return None if layout.is_empty(connection, path) else _get_rebuilt(connection, path)
 
 
 def adopt(path: Path, source: Path, spec: ViewSpec, *, identity: str, origin: str, epoch: int) -> Rebuilt:
@@ -65,7 +65,7 @@ def adopt(path: Path, source: Path, spec: ViewSpec, *, identity: str, origin: st
         if layout.is_empty(connection, path):
             layout.create(connection, path, spec)
         layout.add_missing(connection, path, spec)
-        known = _get(connection, path)
+        known = _get_rebuilt(connection, path)
         if known is not None and known.id == identity:
             return known
         layout.verify(other, source, layout.get_shape(other, source).top)
@@ -77,27 +77,27 @@ def adopt(path: Path, source: Path, spec: ViewSpec, *, identity: str, origin: st
             files.reading(other, source),
             files.transaction(connection, path),
         ):
-            adopted = Rebuilt(identity, origin, _batches(known, layout.get_state(connection, path)))
-            _replace(connection, Contents.of(before, path), Contents.of(other, source), epoch)
+            adopted = Rebuilt(identity, origin, _batches_used(known, layout.get_state(connection, path)))
+            _replace_contents(connection, Contents.of(before, path), Contents.of(other, source), epoch)
             files.put_record(connection, _RECORD, adopted)
             reach("adoption.before_commit")
         reach("adoption.after_commit")
         return adopted
 
 
-def _get(connection: sqlite3.Connection, path: Path) -> Rebuilt | None:
+def _get_rebuilt(connection: sqlite3.Connection, path: Path) -> Rebuilt | None:
     record = files.get_record(connection, path, _RECORD)
     return None if record is None else msgspec.convert(record, Rebuilt)
 
 
-def _batches(known: Rebuilt | None, state: ViewState) -> int:
-    """Return the number of a view's batches used so far, plus one for the output of the rebuild itself."""
+def _batches_used(known: Rebuilt | None, state: ViewState) -> int:
+    """Return how many batch numbers a view has used so far, plus one for the output of the rebuild itself."""
     used = state.ledger.batch_id + 1 if state.ledger is not None else 0
     return (known.batches if known is not None else 0) + used + 1
 
 
-def _replace(connection: sqlite3.Connection, old: Contents, new: Contents, epoch: int) -> None:
-    _write_rows(connection, old, new)
+def _replace_contents(connection: sqlite3.Connection, old: Contents, new: Contents, epoch: int) -> None:
+    _write_rebuilt_rows(connection, old, new)
     connection.execute("DELETE FROM exact")
     exact = [(key, layout.exact_sum(key, data), data) for key, data in new.exact().items()]
     connection.executemany("INSERT INTO exact VALUES (?, ?, ?)", exact)
@@ -112,7 +112,7 @@ def _replace(connection: sqlite3.Connection, old: Contents, new: Contents, epoch
         layout.put_schema(connection, new.schema)
 
 
-def _write_rows(connection: sqlite3.Connection, old: Contents, new: Contents) -> None:
+def _write_rebuilt_rows(connection: sqlite3.Connection, old: Contents, new: Contents) -> None:
     """Write a rebuilt view's rows that differ in any column."""
     differing = (pair for pair in side_by_side(old.rows(), new.rows()) if pair[0] != pair[1])
     while some := list(islice(differing, WRITE_ROWS)):

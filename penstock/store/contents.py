@@ -70,8 +70,8 @@ def reshape(connection: sqlite3.Connection, path: Path, spec: ViewSpec) -> None:
         return
     if (old.key, old.by) != (new.key, new.by):
         raise DeclarationError(
-            f"view {spec.name}: its rows are stored by key {old.key} and ranked by {old.by}, but it is now declared "
-            f"with {new.key} and {new.by}; rebuild it from the log: penstock rebuild FILE --view {spec.name}"
+            f"view {spec.name}: its rows are stored with key {old.key} and rank {old.by}, but it is now declared "
+            f"with key {new.key} and rank {new.by}; rebuild it from the log: penstock rebuild FILE --view {spec.name}"
         )
     with files.transaction(connection, path):
         before = Contents.of(connection, path)
@@ -111,7 +111,7 @@ def _differences(old: Contents, new: Contents) -> Iterator[Delta]:
             delta.deletes.append(before[0])
             size += len(before[0])
         elif before is None or before[4:] != after[4:] or was.get(after[0]) != exact.get(after[0]):
-            size += _add(delta, after, exact.get(after[0]), ranked=ranked)
+            size += _add_upsert(delta, after, exact.get(after[0]), ranked=ranked)
         if size > CHANGE_BYTES_MAX:
             yield delta
             delta, size = Delta([], [], [], [], {}), 0
@@ -119,7 +119,7 @@ def _differences(old: Contents, new: Contents) -> Iterator[Delta]:
         yield delta
 
 
-def _add(delta: Delta, row: Row, exact: bytes | None, *, ranked: bool) -> int:
+def _add_upsert(delta: Delta, row: Row, exact: bytes | None, *, ranked: bool) -> int:
     """Add a view row's upsert to a delta, and return its size."""
     key, _, _, _, rank, data = row
     if exact is not None:

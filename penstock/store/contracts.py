@@ -21,9 +21,9 @@ class StoredView(Sink, Protocol):
     """A view's rows, changes and ledger, open for a single writer.
 
     Each method that writes runs one transaction, which is durable on return. After a crash, or an error such as
-    `DiskFull`, either the whole transaction has taken effect or none of it has. If a writer was paused while another
-    process wrote to the view, it raises `LedgerMismatch` and writes nothing. Methods can be called from any thread.
-    They run one at a time, and block during disk access.
+    `DiskFull`, either the whole transaction has taken effect or none of it has. If another process wrote to the view
+    while a writer was paused, the writer's methods raise `LedgerMismatch` and write nothing. Methods can be called from
+    any thread. They run one at a time, and block during disk access.
 
     Each transaction that changes served rows is one change, with the next version. A transaction that does not change
     any served row has no version. The newest changes are kept, up to the limits in the view's spec. The last change is
@@ -92,8 +92,8 @@ class StoredViewReader(Protocol):
         the old view."""
 
     def moved(self) -> bool:
-        """Return whether anything was committed to the view since the last call; true for the first call. Takes about
-        ten microseconds."""
+        """Return whether anything has been committed to the view since the last call; True on the first call. Takes
+        about ten microseconds."""
 
     def generation(self) -> int:
         """Return the view's current generation."""
@@ -154,7 +154,8 @@ class BatchHistory(Protocol):
     """
 
     def moved(self) -> bool:
-        """Return whether anything was committed since the last call; at the first call, whether there is a history."""
+        """Return whether anything has been committed since the last call; on the first call, whether there is a
+        history."""
 
     async def wait(self) -> None:
         """Wait until something might have been committed since the last call to `moved`. Does not block a thread."""

@@ -36,7 +36,9 @@ class HandlerLedger:
         with files.transaction(self._connection, path):
             files.make_head(self._connection, path, KIND)
             self._connection.execute(history.TABLE)
-        self.state = _get(self._connection, path) or HandlerLedgerEntry(origin, count, shape, padded=False)
+        self.state = _get_handler_entry(self._connection, path) or HandlerLedgerEntry(
+            origin, count, shape, padded=False
+        )
         if self.state.count != count:
             raise DeclarationError(
                 f"{path} has {self.state.count} shards, fixed by the first run, but the app now needs {count}. "
@@ -99,8 +101,8 @@ class HandlerLedger:
             raise DeclarationError(f"{self.path}: {half_done(self.state)}")
 
     def note_inputs(self, inputs: dict[str, EventShape]) -> None:
-        """Record the event classes that the handler reads its inputs as. Called if a change to these classes does not
-        affect the handler's state."""
+        """Record the event classes that the handler uses to read its inputs. Called when these classes have changed in
+        a way that does not affect the handler's state."""
         self._put(msgspec.structs.replace(self.state, inputs=inputs, padded=False))
 
     def _put(self, state: HandlerLedgerEntry, done: Done | None = None) -> None:
@@ -115,7 +117,7 @@ class HandlerLedger:
 
 
 def half_done(handled: HandlerLedgerEntry) -> str:
-    """Return an error message: a handler's state cannot be replaced because a batch is half done."""
+    """Return the error message for a handler's state that cannot be replaced because a batch is half done."""
     return (
         f"batch {handled.next_id} was started by the previous code and is half done. Run the previous code once "
         "more, until the app is ready; then run the new code"
@@ -132,12 +134,12 @@ def read_handled(path: Path) -> HandlerLedgerEntry | None:
     connection = files.connect(path, read_only=True)
     try:
         with files.reading(connection, path):
-            return _get(connection, path)
+            return _get_handler_entry(connection, path)
     finally:
         connection.close()
 
 
-def _get(connection: sqlite3.Connection, path: Path) -> HandlerLedgerEntry | None:
+def _get_handler_entry(connection: sqlite3.Connection, path: Path) -> HandlerLedgerEntry | None:
     record = files.get_record(connection, path, "handled")
     try:
         return None if record is None else msgspec.convert(record, HandlerLedgerEntry)

@@ -50,7 +50,9 @@ class FoundBatch(msgspec.Struct, frozen=True):
 def add(connection: sqlite3.Connection, batch_id: int, done: Done) -> None:
     """Record a view's or handler's batch in its history. Call inside the transaction that adds it to the ledger."""
     data = msgspec.msgpack.encode(done)
-    connection.execute("INSERT OR REPLACE INTO batches VALUES (?, ?, ?)", (batch_id, _sum(batch_id, data), data))
+    connection.execute(
+        "INSERT OR REPLACE INTO batches VALUES (?, ?, ?)", (batch_id, _history_checksum(batch_id, data), data)
+    )
     connection.execute("DELETE FROM batches WHERE batch_id <= ?", (batch_id - KEPT,))
 
 
@@ -61,17 +63,17 @@ def replace(connection: sqlite3.Connection, source: sqlite3.Connection, path: Pa
     """
     connection.execute("DELETE FROM batches")
     for batch_id, crc, data in source.execute("SELECT batch_id, crc, data FROM batches ORDER BY batch_id"):
-        done = _decoded(batch_id, crc, data, path)
+        done = _decoded_batch(batch_id, crc, data, path)
         add(connection, batch_id, msgspec.structs.replace(done, version=min(done.version, version_max)))
 
 
-def _decoded(batch_id: int, crc: int, data: object, path: Path) -> Done:
-    if not isinstance(data, bytes) or _sum(batch_id, data) != crc:
+def _decoded_batch(batch_id: int, crc: int, data: object, path: Path) -> Done:
+    if not isinstance(data, bytes) or _history_checksum(batch_id, data) != crc:
         raise Damaged(f"{path} is damaged: batch {batch_id} is not what was written", file=str(path))
     return msgspec.msgpack.decode(data, type=Done)
 
 
-def _sum(batch_id: int, data: bytes) -> int:
+def _history_checksum(batch_id: int, data: bytes) -> int:
     return files.checksum(batch_id.to_bytes(8, "little", signed=True), data)
 
 
@@ -88,8 +90,8 @@ class History:
         self._seen: int | None = None
 
     def moved(self) -> bool:
-        """Return whether anything was committed to the history since the last call; at the first call, whether there is
-        a file."""
+        """Return whether anything has been committed to the history since the last call; on the first call, whether
+        there is a file."""
         version = self._version()
         if version in (None, self._seen):
             return False
@@ -168,4 +170,4 @@ class History:
         assert self._connection is not None
         row = self._connection.execute("SELECT crc, data FROM batches WHERE batch_id = ?", (batch_id,)).fetchone()
         crc, data = (0, None) if row is None else row
-        return _decoded(batch_id, crc, data, self._path)
+        return _decoded_batch(batch_id, crc, data, self._path)

@@ -56,15 +56,15 @@ class KeyedTable:
 
 
 def in_order(table: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Return a view's rows sorted by their key columns, field by field for structs. Keys are unique, so the order is
-    too."""
-    columns = list(_plain(table.select(list(key))))
+    """Return a view's rows sorted by their key columns, field by field for structs. No two rows have the same key, so
+    there is only one such order."""
+    columns = list(_flat_columns(table.select(list(key))))
     names = [str(place) for place in range(len(columns))]
     rows_by_key = pc.sort_indices(pa.table(columns, names), [(name, "ascending") for name in names])
     return table.take(rows_by_key).combine_chunks()
 
 
-def _plain(table: pa.Table) -> Iterator[pa.ChunkedArray]:
+def _flat_columns(table: pa.Table) -> Iterator[pa.ChunkedArray]:
     """Yield the columns of a table, with structs replaced by their fields."""
     while any(pa.types.is_struct(column_type) for column_type in table.schema.types):
         table = table.flatten()

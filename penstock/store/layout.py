@@ -147,11 +147,11 @@ def generation(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def get_shape(connection: sqlite3.Connection, path: Path) -> ServedShape:
-    return msgspec.convert(_required(connection, path, "shape"), ServedShape)
+    return msgspec.convert(_required_record(connection, path, "shape"), ServedShape)
 
 
 def get_state(connection: sqlite3.Connection, path: Path) -> ViewState:
-    return msgspec.convert(_required(connection, path, "state"), ViewState)
+    return msgspec.convert(_required_record(connection, path, "state"), ViewState)
 
 
 def get_schema(connection: sqlite3.Connection, path: Path) -> pa.Schema | None:
@@ -168,7 +168,7 @@ def put_state(connection: sqlite3.Connection, state: ViewState) -> None:
     files.put_record(connection, "state", state)
 
 
-def _required(connection: sqlite3.Connection, path: Path, name: str) -> object:
+def _required_record(connection: sqlite3.Connection, path: Path, name: str) -> object:
     value: object = files.get_record(connection, path, name)
     if value is None:
         raise Damaged(f"{path}: the record {name!r} is missing", file=str(path))
@@ -184,7 +184,7 @@ def all_rows(connection: sqlite3.Connection, path: Path, state: ViewState) -> It
     count = 0
     with files.storage_errors(path):
         for row in connection.execute(f"{_SELECT} ORDER BY key"):
-            yield _checked(row, path)
+            yield _checked_row(row, path)
             count += 1
     if count != state.rows:
         raise Damaged(f"{path} is damaged: it has {count} rows, not {state.rows}", file=str(path))
@@ -196,7 +196,7 @@ def ranked(connection: sqlite3.Connection, path: Path, state: ViewState, top: in
         return {}
     query = f"{_SELECT} WHERE grp = ? ORDER BY rank DESC, key LIMIT ?"
     with files.storage_errors(path):
-        rows = [_checked(row, path) for row in connection.execute(query, (state.group, top))]
+        rows = [_checked_row(row, path) for row in connection.execute(query, (state.group, top))]
     return {key: (rank, data) for key, _, _, _, rank, data in rows}
 
 
@@ -222,7 +222,7 @@ def require_ranked(rows: Ranked, state: ViewState, path: Path) -> None:
         raise Damaged(f"{path} is damaged: its ranked rows do not match the last commit", file=str(path))
 
 
-def _checked(row: Row, path: Path) -> Row:
+def _checked_row(row: Row, path: Path) -> Row:
     key, crc, stamp, group, rank, data = row
     if row_sum(key, stamp, group, rank, data) != crc:
         raise Damaged(f"{path} is damaged: the row with key {str(key)[:200]} is not what was written", file=str(path))

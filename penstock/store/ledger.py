@@ -44,47 +44,47 @@ def is_next(last: LedgerEntry | None, output: LedgerEntry | Output, path: Path) 
     """
     if last is None:
         if output.batch_id != 0:
-            raise _mismatch("the view has no output yet, but the checkpoint is past batch 0", last, output, path)
+            raise _ledger_mismatch("the view has no output yet, but the checkpoint is past batch 0", last, output, path)
         return True
     if output.epoch < last.epoch:
-        raise _mismatch(
+        raise _ledger_mismatch(
             f"epoch {output.epoch} is older than epoch {last.epoch}: another process owns the data directory now",
             last,
             output,
             path,
         )
     if output.batch_id == last.batch_id:
-        if _same(output.start, last.start) and _same(output.end, last.end):
+        if _same_position(output.start, last.start) and _same_position(output.end, last.end):
             return False
-        raise _mismatch("the last batch was offered again with a different range", last, output, path)
+        raise _ledger_mismatch("the last batch was offered again with a different range", last, output, path)
     if output.batch_id != last.batch_id + 1:
-        raise _mismatch(f"batch {output.batch_id} does not follow batch {last.batch_id}", last, output, path)
-    if not _same(output.start, last.end):
-        raise _mismatch("the batch does not begin where the last batch ended", last, output, path)
+        raise _ledger_mismatch(f"batch {output.batch_id} does not follow batch {last.batch_id}", last, output, path)
+    if not _same_position(output.start, last.end):
+        raise _ledger_mismatch("the batch does not begin where the last batch ended", last, output, path)
     return True
 
 
-def _same(one: str, other: str) -> bool:
+def _same_position(one: str, other: str) -> bool:
     """Return whether two positions are equal as JSON; positions that are not JSON are compared as text."""
-    return one == other or _parsed(one) == _parsed(other)
+    return one == other or _parsed_position(one) == _parsed_position(other)
 
 
-def _parsed(text: str) -> Any:
+def _parsed_position(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
         return text
 
 
-def _mismatch(reason: str, last: LedgerEntry | None, output: LedgerEntry | Output, path: Path) -> LedgerMismatch:
-    stored = "nothing" if last is None else _position(last)
+def _ledger_mismatch(reason: str, last: LedgerEntry | None, output: LedgerEntry | Output, path: Path) -> LedgerMismatch:
+    stored = "nothing" if last is None else _batch_text(last)
     return LedgerMismatch(
-        f"{path}: {reason}. The ledger has {stored}; the new batch is {_position(output)}. Nothing was written. "
+        f"{path}: {reason}. The ledger has {stored}; the new batch is {_batch_text(output)}. Nothing was written. "
         "Restore the checkpoint that belongs to this file, or remove both the view's checkpoint and its file (with "
         "-wal and -shm) to rebuild the view from the log",
         file=str(path),
     )
 
 
-def _position(batch: LedgerEntry | Output) -> str:
+def _batch_text(batch: LedgerEntry | Output) -> str:
     return f"batch {batch.batch_id} from {batch.start} to {batch.end} (epoch {batch.epoch})"

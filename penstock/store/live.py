@@ -216,9 +216,9 @@ class InMemoryView:
 
     def _remember(self, change: ViewChange) -> None:
         self._buffer.append(change)
-        self._buffer_bytes += _size(change)
+        self._buffer_bytes += _change_size(change)
         while self._buffer and (len(self._buffer) > self._buffer_max or self._buffer_bytes > BUFFER_BYTES):
-            self._buffer_bytes -= _size(self._buffer.popleft())
+            self._buffer_bytes -= _change_size(self._buffer.popleft())
 
     def _wake(self) -> None:
         self._snapshot = None
@@ -241,7 +241,7 @@ class InMemoryView:
         return tuple(ViewChange(step.version, step.data) for step in piece.steps)
 
 
-def _size(change: ViewChange) -> int:
+def _change_size(change: ViewChange) -> int:
     """Return the memory used by a view's change, including the rows that it replaced, which are referenced nowhere
     else."""
     return len(change.data) + sum(len(row) for row in change.before or () if row is not None)

@@ -119,7 +119,7 @@ class ViewReader:
             return False
 
     def moved(self) -> bool:
-        """Return whether anything was committed to the view since the last call; true for the first call.
+        """Return whether anything has been committed to the view since the last call; True on the first call.
 
         Takes about ten microseconds.
         """

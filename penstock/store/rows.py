@@ -48,8 +48,8 @@ def duration(span: timedelta) -> int:
 
 
 def to_rows(table: pa.Table, spec: ViewSpec, now: datetime, deletes: pa.Table | None = None) -> Batch:
-    """Convert a table that has the view's columns to rows of its file. If two rows have the same key, the last row is
-    used.
+    """Convert a table with the view's columns to rows of the view's file. If two rows have the same key, the last row
+    is used.
 
     Raises `ViewError` if a key or rank column is missing, or if the rank column has a type that cannot be sorted.
     """
@@ -95,7 +95,7 @@ def _window_ends(table: pa.Table, key: tuple[str, ...]) -> list[int] | None:
     if not windows:
         return None
     chosen = "window" if "window" in windows else windows[0]
-    ends = [end for chunk in table.column(chosen).chunks for end in _microseconds_of(_child(chunk, "end"))]
+    ends = [end for chunk in table.column(chosen).chunks for end in _times_as_microseconds(_struct_field(chunk, "end"))]
     return [INT_MIN if end is None else end for end in ends]
 
 
@@ -106,25 +106,25 @@ def _is_window(kind: pa.DataType) -> bool:
     return {"start", "end"} <= times
 
 
-def _child(array: pa.StructArray, name: str) -> pa.Array:
+def _struct_field(array: pa.StructArray, name: str) -> pa.Array:
     return array.flatten()[array.type.get_field_index(name)]
 
 
-def _microseconds_of(times: Any) -> list[int | None]:
+def _times_as_microseconds(times: Any) -> list[int | None]:
     values: list[int | None] = times.cast(pa.timestamp("us", times.type.tz), safe=False).cast(pa.int64()).to_pylist()
     return values
 
 
 def _ranks(column: pa.ChunkedArray, spec: ViewSpec) -> list[Rank]:
-    """Return a rank for each row that SQLite and Python sort in the same order: a number, a string, or None, sorted
-    last."""
+    """Return a rank for each row: a number, a string, or None, which is sorted last. SQLite and Python sort the ranks
+    in the same order."""
     kind = column.type
     if pa.types.is_timestamp(kind):
-        return list(_microseconds_of(column))
+        return list(_times_as_microseconds(column))
     if pa.types.is_floating(kind):
         return [None if value is None or math.isnan(value) else value for value in column.to_pylist()]
     if pa.types.is_decimal(kind):
-        return [None if value is None else _sortable(value) for value in column.to_pylist()]
+        return [None if value is None else _sortable_decimal(value) for value in column.to_pylist()]
     if pa.types.is_boolean(kind):
         return list(column.cast(pa.int8()).to_pylist())
     if pa.types.is_date32(kind):
@@ -138,7 +138,7 @@ def _ranks(column: pa.ChunkedArray, spec: ViewSpec) -> list[Rank]:
     )
 
 
-def _sortable(value: Decimal) -> str:
+def _sortable_decimal(value: Decimal) -> str:
     """Return a decimal as a sortable string, because SQLite's numbers cannot represent it exactly.
 
     The decimal is scaled to an integer, made positive and padded.

@@ -99,7 +99,7 @@ class ShardFiles:
         """Return the handler's initial state: empty, unless it was carried over from an earlier class."""
         path, shard = self.folder / ORIGIN, Shard()
         if path.exists():
-            _apply(shard, [self._read(path)])
+            _apply_chain(shard, [self._read(path)])
         return shard
 
     def snapshots(self, version: int) -> Iterator[tuple[Shard, Positions]]:
@@ -107,7 +107,7 @@ class ShardFiles:
         for file_version in sorted(self._versions(".snapshot"), reverse=True):
             if file_version <= version:
                 content, shard = self._read(self._snapshot(file_version)), Shard()
-                _apply(shard, [content])
+                _apply_chain(shard, [content])
                 yield shard, content.start or {}
 
     def catch_up(self, shard: Shard, held: int, version: int) -> int | None:
@@ -123,7 +123,7 @@ class ShardFiles:
             wanted = chain[-1].base
         if wanted != held:
             return None
-        _apply(shard, chain)
+        _apply_chain(shard, chain)
         return len(chain)
 
     def load(self, version: int) -> Shard:
@@ -137,11 +137,11 @@ class ShardFiles:
             chain.append(self._read(snapshot) if snapshot.exists() else self._read_delta(version))
             version = NO_VERSION if snapshot.exists() else chain[-1].base
         shard = Shard()
-        _apply(shard, chain)
+        _apply_chain(shard, chain)
         return shard
 
     def snapshot_is_due(self, version: int) -> bool:
-        """Return whether the chain of a shard's files that leads to a version has grown long enough for a new
+        """Return whether the chain of files that leads to a version of the shard has grown long enough for a new
         snapshot."""
         deltas = snapshot = count = 0
         for size, is_snapshot in self._chain_sizes(version):
@@ -165,8 +165,8 @@ class ShardFiles:
                         (self.folder / f"{file_version}{suffix}").unlink(missing_ok=True)
 
     def append_outbox(self, version: int, payloads: Sequence[bytes], *, begin: bool) -> list[tuple[int, int]]:
-        """Append payloads to the shard's file with a batch's output, and return the start and size of each. The file is
-        not synced."""
+        """Append payloads to the file that holds the shard's output for a batch, and return the start and size of each.
+        The file is not synced."""
         path, spans = self._outbox(version), []
         self.folder.mkdir(parents=True, exist_ok=True)
         with disk_errors(path), open(path, "wb" if begin else "ab") as file:
@@ -176,12 +176,12 @@ class ShardFiles:
         return spans
 
     def read_outbox(self, version: int) -> pa.Buffer:
-        """Map the file with a batch's output into memory, so that a payload is loaded only when it is read."""
+        """Map the file that holds a batch's output into memory, so that a payload is loaded only when it is read."""
         with pa.memory_map(str(self._outbox(version))) as file:
             return file.read_buffer()
 
     def drop_outbox(self, version: int) -> None:
-        """Delete the file with a batch's output."""
+        """Delete the file that holds a batch's output."""
         self._outbox(version).unlink(missing_ok=True)
 
     def _outbox(self, version: int) -> Path:
@@ -230,7 +230,7 @@ class ShardFiles:
         body = MAGIC + msgspec.msgpack.encode(content)
         body += blake2b(body, digest_size=CHECKSUM_BYTES).digest()
         self.folder.mkdir(parents=True, exist_ok=True)
-        _write_durably(path, body)
+        _write_state_file(path, body)
         return len(body)
 
     def _read_delta(self, version: int) -> Content:
@@ -256,14 +256,14 @@ class ShardFiles:
         return content
 
 
-def _apply(shard: Shard, chain: list[Content]) -> None:
-    """Apply a chain of a shard's files, which is ordered from the last file to the first."""
+def _apply_chain(shard: Shard, chain: list[Content]) -> None:
+    """Apply a chain of files to a shard. The files are in order from the last to the first."""
     if chain:
         changes = merged(content.changes for content in reversed(chain))
         shard.apply(changes, int.from_bytes(chain[0].digest, "little"))
 
 
-def _write_durably(path: Path, data: bytes) -> None:
+def _write_state_file(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with disk_errors(path):
         try:

@@ -165,7 +165,8 @@ class ViewTable:
     def _take_known(self) -> dict[str, bytes]:
         """Take the JSON of all rows of a derived view out of the cache, or read it from the file.
 
-        The caller puts it back once a change to it is durable. If the change fails, it is read again.
+        The caller puts the JSON back once the change to the rows is durable. If the change fails, the JSON is read
+        again.
         """
         known, self._known = self._known, None
         return self._stored() if known is None else known
@@ -271,8 +272,8 @@ class ViewTable:
     def _advance(
         self, batch: Batch, entry: LedgerEntry | None, newest: int | EllipsisType | None = ...
     ) -> tuple[ViewState, Ranked]:
-        """Write a view's batch in the open transaction, and return the state and ranking to remember once it is
-        durable.
+        """Write a view's batch in the open transaction, and return the state and ranking to remember once the
+        transaction is durable.
 
         The newest window end is the latest end ever seen, unless `newest` sets it.
         """
@@ -344,7 +345,7 @@ class ViewTable:
         )
 
     def _present(self, keys: list[str]) -> list[str]:
-        """Return those of the keys that have a row in the view."""
+        """Return the given keys that have a row in the view."""
         if not keys:
             return []
         offered = msgspec.json.encode(keys).decode()

@@ -1,4 +1,4 @@
-"""Window aggregates. Each aggregate has an accumulator, to which events are added, and which can be merged with the
+"""Window aggregates. Each aggregate has an accumulator. Events are added to it, and it can be merged with the
 accumulator of earlier events.
 
 All aggregates ignore nulls, as in SQL, and return null for a window that contains only nulls.
@@ -23,8 +23,8 @@ _PACKED: dict[Any, str] = {int: "q", float: "d"}
 @runtime_checkable
 class Aggregate(Protocol):
     """One column of a window's row. Its accumulator is a value: `add` and `merge` return either a new accumulator or
-    the old one, modified, and can be called with any accumulator that they have returned. In a merge, all events in
-    `older` come before all events in `newer`."""
+    the old one, which they have modified. They can be called with any accumulator that they have returned. In a merge,
+    all events in `older` come before all events in `newer`."""
 
     @property
     def column(self) -> str | None:
@@ -167,7 +167,7 @@ class Mean(OfColumn):
 @dataclass(frozen=True)
 class Variance(OfColumn):
     """The sample variance. Its accumulator contains the count, the mean and the sum of squared distances from the mean,
-    which stays accurate for large values (Welford's algorithm; merging as in Chan et al.)."""
+    so that it stays accurate for large values. It uses Welford's algorithm, and merges as in Chan et al."""
 
     root: bool = False
 
@@ -271,7 +271,7 @@ class Collect(OfColumn):
 
 
 class Mergeable(Protocol):
-    """An object that is used as an accumulator, such as a sketch. It must have a type that a state can contain."""
+    """An object, such as a sketch, that is used as an accumulator. Its type must be one that a state can contain."""
 
     @abstractmethod
     def add(self, value: Any) -> Any: ...

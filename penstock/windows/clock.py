@@ -1,7 +1,8 @@
 """The clock of a key: it decides which events are late, when timers fire, and when a quiet key is deleted.
 
 Event time comes from a key's events. After the newest event, it advances without events, at the same speed as log time.
-So a key's last window also closes if there are no further events, `late_after` later than it would by the wall clock.
+So a key's last window closes even if there are no further events, but `late_after` later than it would by the wall
+clock.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ TICK = timedelta(microseconds=1)
 
 
 class Late(Event):
-    """An event that arrived too late for windows of its key: its time, the key's event time when it arrived, how far
-    behind it was, the windows that it missed, oldest first (only the newest if there are many), and the event as
-    JSON."""
+    """An event that arrived too late for windows of its key. `at` is its time, `watermark` is the key's event time when
+    the event arrived, and `late_s` is how far behind the event was. `windows` contains the windows that it missed,
+    oldest first (only the newest ones if there are many), and `event` is the event as JSON."""
 
     key: str
     at: datetime
@@ -33,8 +34,9 @@ class Late(Event):
 
 
 class WindowClock(State):
-    """The state that all kinds of windows share: the key's value, the offset of log time from event time, the time for
-    which the timer is set, the time when changes are next emitted, and the time when the key is deleted."""
+    """The state that all kinds of windows share. `key` is the key's value, and `offset_us` is the offset of log time
+    from event time. `timer` is the time for which the timer is set, `due` is the time when changes are next emitted,
+    and `quiet` is the time when the key is deleted."""
 
     key: Any = None
     offset_us: int = 0
@@ -65,8 +67,9 @@ def next_multiple(now: datetime, interval: timedelta) -> datetime:
 
 
 def set_timer(state: Any, ctx: Context, now: datetime, closes: datetime | None, remembered: timedelta) -> None:
-    """Set a window's timer for whatever is due next: a window that `closes` at an event time, changes to be emitted,
-    or, if no window is left to close, the end of the time for which the key is remembered."""
+    """Set a window's timer for whatever is due next: a window that `closes` at an event time, or changes to be emitted.
+    If no window is left to close, the deletion of the key takes the place of the window: it is due when the key has
+    been remembered for `remembered`."""
     if closes is None:
         state.quiet = state.quiet or now + remembered
         at = state.quiet
@@ -77,7 +80,7 @@ def set_timer(state: Any, ctx: Context, now: datetime, closes: datetime | None, 
 
 
 def call(state: Any, ctx: Context, now: datetime, at: datetime | None) -> None:
-    """Set a window's timer for `at`, or as early as possible if `at` has passed."""
+    """Set a window's timer for `at`, or for the earliest possible time if `at` has passed."""
     if at is not None and at <= now:
         at = now + TICK
     if at != state.timer:

@@ -35,7 +35,7 @@ class Numbered(ABC):
             at = ctx.now if time_of is None else time_of(event)
             if state.key is None:
                 state.key = key_value(event, key)
-            return self._sifted(state, self._came(state, event, at, ctx), ctx)
+            return self._sifted(state, self._reorder_event(state, event, at, ctx), ctx)
 
         def on_timer(state: Any, ctx: Context) -> Iterator[Any]:
             state.timer = None
@@ -46,22 +46,24 @@ class Numbered(ABC):
 
         return on_event, on_timer
 
-    def _came(self, state: Any, event: Any, at: datetime, ctx: Context) -> Iterator[Any]:
+    def _reorder_event(self, state: Any, event: Any, at: datetime, ctx: Context) -> Iterator[Any]:
         return self.turns.event(state, event, at, ctx)
 
     @abstractmethod
     def _take(self, state: Any, part: Any, at: datetime) -> Iterator[Any]:
-        """Add an event to windows, in order. Yields pairs of a row and whether its window is closed."""
+        """Add an event to its windows; events are passed in order. Yields pairs of a row and whether its window is
+        closed."""
 
     @abstractmethod
     def _filling(self, state: Any) -> Any:
         """Return the row for the window that is being filled, or None if there is none."""
 
     def _timer(self, state: Any, ctx: Context) -> Iterator[Any]:
+        """Add the events that have waited long enough in log time to their windows."""
         yield from self.turns.waited(state, ctx.now)
 
     def _sifted(self, state: Any, rows: Iterator[Any], ctx: Context) -> Iterator[Any]:
-        """Yield the windows' rows to emit now, and set the timer for the rest."""
+        """Yield the rows of windows that must be emitted now, and set the timer for the other rows."""
         when, changed = self.work.trigger.when, False
         for row in rows:
             if isinstance(row, tuple):
@@ -71,12 +73,12 @@ class Numbered(ABC):
             else:
                 yield row
         if when == "every":
-            yield from self._at_intervals(state, changed, ctx)
+            yield from self._rows_at_intervals(state, changed, ctx)
         if changed:
             state.quiet = None
         self._set(state, ctx)
 
-    def _at_intervals(self, state: Any, changed: bool, ctx: Context) -> Iterator[Any]:
+    def _rows_at_intervals(self, state: Any, changed: bool, ctx: Context) -> Iterator[Any]:
         if state.due is not None and state.due <= ctx.now:
             state.due, filling = None, self._filling(state)
             if filling is not None:
@@ -85,8 +87,8 @@ class Numbered(ABC):
             state.due = next_multiple(ctx.now, self.work.trigger.interval)
 
     def _set(self, state: Any, ctx: Context) -> None:
-        """Set the timer for whichever window is due first. For a key without open windows, this is the time when the
-        key is deleted."""
+        """Set the timer for whichever window is due first or, for a key without open windows, for the time when the key
+        is deleted."""
         times = [time for time in (self.turns.alarm(state), state.due, self._closing(state)) if time is not None]
         if times:
             state.quiet = None
@@ -103,14 +105,13 @@ class Numbered(ABC):
         """Return whether no open window contains an event."""
 
     def _closing(self, state: Any) -> datetime | None:
-        """Return the log time when the window closes even without further events, or None if it does not close by
-        itself."""
+        """Return the log time when the window closes without further events, or None if it does not close by itself."""
         return None
 
 
 class CountedState(ReorderBuffer):
-    """The counted windows' state for a key. `position` is the number of events processed so far. The accumulators of
-    the newest pane and the stacks are added in `CountedWindows.kept`."""
+    """The counted windows' state for a key. `position` is the number of events processed so far. The fields for the
+    newest pane's accumulators and for the stacks are added in `CountedWindows.kept`."""
 
     position: int = 0
 
@@ -187,7 +188,7 @@ class HybridWindows(Numbered):
         else:
             yield self._filling(state), False
 
-    def _came(self, state: Any, event: Any, at: datetime, ctx: Context) -> Iterator[Any]:
+    def _reorder_event(self, state: Any, event: Any, at: datetime, ctx: Context) -> Iterator[Any]:
         yield from self.turns.event(state, event, at, ctx)
         yield from self._close(state, state.time)
 

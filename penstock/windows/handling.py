@@ -58,11 +58,18 @@ class WindowParts(NamedTuple):
 
 def handled(windowing: Windowing, reads: Reads, where: str | None = None) -> WindowParts:
     """Compile windows over streams with these classes, each with its `late_after`. The caller must filter the events by
-    `where`; here it only becomes part of the state's mark."""
+    `where`; this function only makes `where` a part of the state's mark."""
     names, faults = key_names(windowing.key), tuple(problems(windowing, [cls for cls, _ in reads]))
-    if faults or not reads or not all(_is_sound(cls, late, windowing.key) for cls, late in reads):
+    if faults or not reads or not all(_is_valid_window_input(cls, late, windowing.key) for cls, late in reads):
         unknown = ("it cannot be compiled: its inputs are invalid",)
-        return WindowParts(WindowClock, (Late, Late, Late), _never, _never, tuple(map(str, names)), faults or unknown)
+        return WindowParts(
+            WindowClock,
+            (Late, Late, Late),
+            _refuse_invalid_window,
+            _refuse_invalid_window,
+            tuple(map(str, names)),
+            faults or unknown,
+        )
     classes = list(dict.fromkeys(cls for cls, _ in reads))
     hints, numbered = column_hints(classes[0]), isinstance(windowing.over, Counted | Hybrid)
     run = {
@@ -76,7 +83,7 @@ def handled(windowing: Windowing, reads: Reads, where: str | None = None) -> Win
     late_after = windowing.late_after
     if late_after is None:
         late_after = max((late or timedelta(0) for _, late in reads), default=timedelta(0))
-    part, part_class = _part(chosen, hints)
+    part, part_class = _aggregated_values_reader(chosen, hints)
     work = Work(
         key=windowing.key,
         sums=sums,
@@ -87,16 +94,18 @@ def handled(windowing: Windowing, reads: Reads, where: str | None = None) -> Win
         trigger=windowing.trigger,
         latest=windowing.latest,
         late_after=late_after,
-        remembered=_remembered(windowing, late_after),
+        remembered=_quiet_key_lifetime(windowing, late_after),
         time_of=time_of(classes),
     )
-    windows = _windows(windowing.over, work)
+    windows = _windows_of_shape(windowing.over, work)
     on_event, on_timer = windows.functions()
-    state = _state_class(windows.base, windows.kept(), key_hint(windowing.key, hints), _mark(windowing, where))
+    state = _window_state_class(
+        windows.base, windows.kept(), key_hint(windowing.key, hints), _window_digest(windowing, where)
+    )
     return WindowParts(state, (Late, *kept(row, identity)), on_event, on_timer, identity)
 
 
-def _is_sound(cls: type[Event], late_after: Any, key: KeyFields) -> bool:
+def _is_valid_window_input(cls: type[Event], late_after: Any, key: KeyFields) -> bool:
     """Return whether the key's fields exist and the stream is valid; if not, `check` reports it."""
     try:
         return is_key(key, column_hints(cls)) and isinstance(late_after, timedelta | None)
@@ -104,11 +113,11 @@ def _is_sound(cls: type[Event], late_after: Any, key: KeyFields) -> bool:
         return False
 
 
-def _never(*_: Any) -> None:
+def _refuse_invalid_window(*_: Any) -> None:
     raise AssertionError("a declaration with faults is not run")
 
 
-def _windows(shape: Shape, work: Work) -> TimedWindows | CountedWindows | SessionWindows | HybridWindows:
+def _windows_of_shape(shape: Shape, work: Work) -> TimedWindows | CountedWindows | SessionWindows | HybridWindows:
     if isinstance(shape, Timed):
         return TimedWindows(shape, work)
     if isinstance(shape, Counted):
@@ -116,13 +125,13 @@ def _windows(shape: Shape, work: Work) -> TimedWindows | CountedWindows | Sessio
     return SessionWindows(shape, work) if isinstance(shape, Session) else HybridWindows(shape, work)
 
 
-def _remembered(windowing: Windowing, late_after: timedelta) -> timedelta:
+def _quiet_key_lifetime(windowing: Windowing, late_after: timedelta) -> timedelta:
     """Return how long a quiet key is remembered. An invalid `keep` is reported by `check`."""
     keep = windowing.keep if isinstance(windowing.keep, timedelta) else timedelta(0)
-    return min(_length(windowing.over) + late_after + min(keep, REMEMBERED_MAX), REMEMBERED_MAX)
+    return min(_window_length(windowing.over) + late_after + min(keep, REMEMBERED_MAX), REMEMBERED_MAX)
 
 
-def _length(shape: Shape) -> timedelta:
+def _window_length(shape: Shape) -> timedelta:
     """Return the approximate length of a window."""
     if isinstance(shape, Timed):
         return shape.size
@@ -141,7 +150,7 @@ def _row_class(windowing: Windowing, hints: Mapping[str, Any]) -> type[Event]:
 
 def _row_maker(windowing: Windowing, row: type[Event]) -> Any:
     """Return a function that creates a window's row from a key, a window, whether the window is closed, and its
-    results. Its code is generated, because it is called for each row."""
+    results. The code of the function is generated, because it is called for each row."""
     numbered = isinstance(windowing.over, Counted | Hybrid)
     key = windowing.key
     named = [f"{name}=key[{number}]" for number, name in enumerate(key)] if isinstance(key, tuple) else [f"{key}=key"]
@@ -152,23 +161,23 @@ def _row_maker(windowing: Windowing, row: type[Event]) -> Any:
 
 
 def _gone_maker(windowing: Windowing, row: type[Event], identity: tuple[str, ...]) -> Any:
-    """Return a function that takes a key and a window and creates the event that deletes their row."""
+    """Return a function that takes a key and a window, and creates the event that deletes the row for them."""
     gone: Any = gone_class(row, frozenset(identity))
     if windowing.latest:
         return lambda key, _: gone(**key_columns(windowing.key, key))
     return lambda key, window: gone(**key_columns(windowing.key, key), window=window)
 
 
-def _part(aggregates: Sequence[Aggregate], hints: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return a function that extracts the values that the window's aggregates need from an event, and the class of its
-    result, which a state can contain."""
+def _aggregated_values_reader(aggregates: Sequence[Aggregate], hints: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return a function that extracts from an event the values that the window's aggregates need, and the class of the
+    function's result. A state can contain instances of this class."""
     names = list(dict.fromkeys(aggregate.column for aggregate in aggregates if aggregate.column is not None))
     columns = [(name, hints[name] | None) for name in names]
     part: Any = msgspec.defstruct("Part", columns, array_like=True, frozen=True, gc=False)
     return eval(f"lambda event: Part({', '.join(f'event.{name}' for name in names)})", {"Part": part}), part
 
 
-def _mark(windowing: Windowing, where: str | None) -> str:
+def _window_digest(windowing: Windowing, where: str | None) -> str:
     """Return a short digest of everything that the windows' state depends on. State with a different mark must not be
     used."""
     kinds = [(name, type(aggregate).__name__, aggregate.column) for name, aggregate in windowing.aggregate.items()]
@@ -180,7 +189,7 @@ def _mark(windowing: Windowing, where: str | None) -> str:
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-def _state_class(base: Any, kept: Mapping[str, tuple[Any, Any]], key: Any, mark: str) -> Any:
+def _window_state_class(base: Any, kept: Mapping[str, tuple[Any, Any]], key: Any, mark: str) -> Any:
     hints = {DECLARED: Literal[mark], "key": key | None, **{name: kind for name, (kind, _) in kept.items()}}
     defaults = {DECLARED: mark, "key": None, **{name: default for name, (_, default) in kept.items()}}
     return made_class(base, "Windows", hints, defaults)

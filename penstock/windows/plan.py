@@ -30,8 +30,8 @@ class Window(Record):
 @dataclass(frozen=True)
 class Sums:
     """The functions on a window's accumulators. `kind` is the type of the tuple of accumulators. If `packing` is not
-    None, the tuple has a fixed size: `pack` turns a pane into a sequence of numbers, beginning with the pane's number,
-    and `unpack` restores the accumulators from it."""
+    None, the tuple has a fixed size. `pack` then turns a pane into a sequence of numbers, beginning with the pane's own
+    number, and `unpack` restores the accumulators from the sequence."""
 
     kind: Any
     zero: Callable[[], Kept]
@@ -67,7 +67,7 @@ def compiled(aggregates: Sequence[Aggregate], hints: Mapping[str, Any]) -> Sums:
         results=tuple_function("kept", lambda i: f"result{i}(kept[{i}])"),
         packing=fixed,
         pack=tuple_function("number, kept", lambda i: _packed(str(formats[i]), f"kept[{i}]"), "number, "),
-        unpack=_unpacking([str(packing) for packing in formats]),
+        unpack=_accumulator_unpacker([str(packing) for packing in formats]),
     )
 
 
@@ -81,9 +81,9 @@ def _packed(packing: str, value: str) -> str:
     return f"*((False, {zeros}) if {value} is None else (True, {spread}))"
 
 
-def _unpacking(formats: Sequence[str]) -> Callable[[Sequence[Any]], Kept]:
-    """Return a function that restores a pane's accumulators from its packed numbers. The first of these is the pane's
-    own number."""
+def _accumulator_unpacker(formats: Sequence[str]) -> Callable[[Sequence[Any]], Kept]:
+    """Return a function that restores a pane's accumulators from its packed numbers, the first of which is the number
+    of the pane itself."""
     parts, at = [], 1
     for packing in formats:
         rest = packing.removeprefix("?")
@@ -117,7 +117,7 @@ def row_class(name: str, columns: Mapping[str, Any]) -> type[Event]:
 class Work:
     """The parameters for one kind of window.
 
-    `part` extracts the values that the aggregates need from an event, as an instance of `part_class`. `row` creates a
+    `part` extracts from an event the values that the aggregates need, as an instance of `part_class`. `row` creates a
     row from a key, a window, whether the window is closed, and its results; `gone` creates the event that deletes the
     row. `trigger` decides when rows are emitted, `late_after` limits how late events can be, and `remembered` is how
     long a quiet key is remembered. `time_of` returns an event's time; it is None if events have no event time.

@@ -1,8 +1,8 @@
 """Sorts a key's events by event time, for windows that need this.
 
 An event waits until its key gets an event that is `late_after` newer, or until `late_after` of log time has passed. An
-event that is older than an event that was already processed is late. At most `WAITING_MAX` events wait; beyond that
-limit, the oldest event is processed early.
+event is late if a newer event has already been processed. At most `WAITING_MAX` events wait; beyond that limit, the
+oldest event is processed early.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ Part = tuple[datetime, datetime, Any]
 class SessionState(WindowClock):
     """The session windows' state for a key: the newest event's time, and the event time up to which sessions are
     closed. `open` contains the open sessions, in order. `changed` contains times that identify the sessions that have
-    changed since they were emitted. `shown` contains the start and end of each session that was emitted and is not
-    closed."""
+    changed since they were emitted. `shown` contains the start and end of each session that has been emitted and is
+    still open."""
 
     newest: datetime | None = None
     time: datetime | None = None
@@ -77,7 +77,7 @@ class SessionWindows:
         return state.time is not None and at + self.gap < state.time and not self._near(state, at)
 
     def _near(self, state: Any, at: datetime) -> list[Part]:
-        """Return the open sessions that an event with this time belongs to."""
+        """Return the open sessions to which an event with this time belongs."""
         return [session for session in state.open if session[0] - self.gap <= at <= session[1] + self.gap]
 
     def _join(self, state: Any, event: Any, at: datetime) -> Part:
@@ -90,7 +90,7 @@ class SessionWindows:
         first, last = min([at, *(session[0] for session in near)]), max([at, *(session[1] for session in near)])
         joined = (first, last, sums.add(kept, event, at))
         others = [session for session in state.open if not first <= session[0] <= last]
-        state.open = sorted([*others, joined], key=_first)
+        state.open = sorted([*others, joined], key=_session_start)
         return joined
 
     def _close(self, state: Any, time: datetime) -> Iterator[Any]:
@@ -137,5 +137,5 @@ class SessionWindows:
         set_timer(state, ctx, ctx.now, closes, self.work.remembered)
 
 
-def _first(part: Part) -> datetime:
+def _session_start(part: Part) -> datetime:
     return part[0]

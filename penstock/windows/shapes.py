@@ -18,7 +18,8 @@ class Timed:
 
 @dataclass(frozen=True)
 class Counted:
-    """Windows with a fixed number of events of a key, in order of event time. A window begins every `every` events."""
+    """Windows with a fixed number of events for each key, in order of event time. A window begins every `every`
+    events."""
 
     size: int
     every: int
@@ -69,8 +70,8 @@ def hybrid(count: int, within: timedelta) -> Hybrid:
 
 @dataclass(frozen=True)
 class Trigger:
-    """Determines when windows' rows are emitted: on each `change`, once in `every` interval with changes, or once at
-    the `close` of the window. The final row of a closed window is always emitted."""
+    """A trigger, which decides when a window's row is emitted: on each `change`, once in `every` interval with changes,
+    or once at the `close` of the window. The final row of a closed window is always emitted."""
 
     when: Literal["change", "every", "close"]
     interval: timedelta | None = None

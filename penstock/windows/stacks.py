@@ -1,13 +1,14 @@
-"""The panes of a sliding window, and the accumulator of all panes, at a cost that does not depend on their number.
+"""The panes of a sliding window, and the accumulator of all panes, at a cost that does not depend on the number of
+panes.
 
 There are two stacks. New panes go to `back`, which stores each pane and the sum of all. Old panes are removed from
 `front`, which stores, for each pane, the sum of that pane and all newer panes in `front`; the oldest pane is last. When
-`front` is empty, all panes in `back` are moved to it. So each pane is merged three times, however many panes there are,
-and nothing is ever subtracted: a pane that leaves the window leaves no rounding error behind, and a maximum works like
-a sum.
+`front` is empty, all panes in `back` are moved to it. So each pane is merged three times, however many panes there are.
+Nothing is ever subtracted, so a pane that leaves the window leaves no rounding error behind, and a maximum works like a
+sum.
 
 If accumulators have a fixed size, a stack consists of packed bytes, which cost almost nothing to read and write with
-the state. In both cases, panes are pushed and popped in place.
+the state; otherwise, it is a list. Panes are pushed and popped in place in both kinds of stack.
 """
 
 from __future__ import annotations
@@ -115,8 +116,8 @@ class Stacks:
         state.total = pane[1] if state.total is None else self._merge(state.total, pane[1])
 
     def put(self, state: Any, number: int, add: Callable[[Kept], Kept], zero: Callable[[], Kept]) -> None:
-        """Add a sliding window's late value to the pane with this number, which may be a new pane, and to all sums that
-        include the pane."""
+        """Add a late value to a sliding window: to the pane with this number, which is created if necessary, and to all
+        sums that include the pane."""
         front = [*self.store.backwards(state.front)]
         if front and number <= front[-1][0]:
             if all(other != number for other, _ in front):

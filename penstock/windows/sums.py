@@ -40,12 +40,12 @@ class WholeSum(Sum):
             return kept if value is None else (0, value)
         high, low = kept
         low += value
-        return (high, low) if INT_MIN <= low <= INT_MAX else _carried(high, low)  # the call is rarely needed
+        return (high, low) if INT_MIN <= low <= INT_MAX else _carry_sum_overflow(high, low)  # the call is rarely needed
 
     def merge(self, older: Any, newer: Any) -> Any:
         if older is None or newer is None:
             return newer if older is None else older
-        return _carried(older[0] + newer[0], older[1] + newer[1])
+        return _carry_sum_overflow(older[0] + newer[0], older[1] + newer[1])
 
     def result(self, kept: Any) -> int | None:
         if kept is None:
@@ -54,7 +54,7 @@ class WholeSum(Sum):
         return total if INT_MIN <= total <= INT_MAX else None
 
 
-def _carried(high: int, low: int) -> tuple[int, int]:
+def _carry_sum_overflow(high: int, low: int) -> tuple[int, int]:
     """Carry an overflow of a window sum's lower part into the higher part."""
     return (high, low) if INT_MIN <= low <= INT_MAX else (high + (low >> _HIGH), low & INT_MAX)
 

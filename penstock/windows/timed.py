@@ -2,8 +2,8 @@
 
 Events go to panes, one for each slide. Open panes still accept events; the newest open pane has separate fields in the
 state. Closed panes are in two stacks (`stacks.py`). A window is the sum of its panes, and is closed when its last pane
-is closed. So an event is added only once, however many windows contain it. An event for a closed pane has missed the
-closed windows, but is included in the windows that are still open.
+is closed. So an event is added only once, however many windows contain it. An event for a closed pane misses the closed
+windows, but is added to the windows that are still open.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TimedState(WindowClock):
     lasts from `begin` to `end`; the other open panes are in `older`. `closed` is the number of the first open pane, and
     `closes` is the event time when that pane closes. `held` is the sum of the other panes that share a window with the
     newest pane. `changed` is the first pane that has changed since changes were emitted. With `latest`, `last` is the
-    end of the last window with events, until a window without events is closed."""
+    end of the last closed window with events, and becomes None when a window without events is closed."""
 
     begin: datetime | None = None
     end: datetime | None = None
@@ -43,7 +43,7 @@ class TimedState(WindowClock):
 
 
 class TimedWindows:
-    """The functions of the handler of windows by time."""
+    """The functions of a handler for windows by time."""
 
     base = TimedState
 

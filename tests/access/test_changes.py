@@ -60,7 +60,7 @@ def test_a_first_file_that_cannot_be_read_closes_the_gate(
     file.path.write_bytes(content)
     reload(gate)
     assert not gate.is_open
-    assert "no key is accepted until this is fixed" in caplog.text
+    assert "no key will be accepted until this error is fixed" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_no_key_is_accepted_while_the_file_cannot_be_used(
         with pytest.raises(Busy):
             gate.current_caller("key:bob")
     assert len(caplog.records) == 1, "it is told once"
-    assert "no key is accepted until this is fixed" in caplog.text
+    assert "no key will be accepted until this error is fixed" in caplog.text
     shutil.rmtree(file.path) if file.path.is_dir() else file.path.unlink()
     write_atomic(file.path, content, durable=False)
     reload(gate)

@@ -242,7 +242,7 @@ def test_a_huge_token_is_refused_before_it_is_looked_at(verifier: MakeVerifier) 
 
 def test_a_shared_secret_is_as_long_as_its_hash(verifier: MakeVerifier) -> None:
     for algorithm, least in (("HS256", 32), ("HS384", 48), ("HS512", 64)):
-        with pytest.raises(DeclarationError, match=rf"the secret in \S*keys has fewer than {least} bytes"):
+        with pytest.raises(DeclarationError, match=rf"the secret in \S*keys is shorter than {least} bytes"):
             verifier(b" " + b"x" * (least - 1) + b"\n", algorithm)
         secret = SECRET[:least].strip().ljust(least, "x")
         assert verifier(secret + "\n", algorithm).check(jwt.encode(claims(), secret, algorithm)).subject == "bob"
@@ -264,16 +264,19 @@ def _private_pem() -> bytes:
             lambda: [jwk("RSA", kid="a"), jwk("RSA", kid="b", d="AQAB")],
             "contains a private key; the public key is enough",
         ),
-        (lambda: b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", "is not a public key in PEM"),
-        (lambda: b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "is not a public key in PEM"),
+        (lambda: b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", "is not a public key in PEM format"),
+        (
+            lambda: b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+            "is not a public key in PEM format",
+        ),
         (lambda: public_pem("RSA1024"), "has no key for RS256, ES256, EdDSA"),
         (lambda: [jwk("RSA", use="enc")], "has no key for RS256, ES256, EdDSA"),
         (lambda: [jwk("RSA", alg="PS256")], "has no key for RS256, ES256, EdDSA"),
         (lambda: [{"kty": "oct", "k": "AAAA"}], "has no key for RS256, ES256, EdDSA"),
         (list, "has no key for RS256, ES256, EdDSA"),
-        (lambda: [jwk("RSA"), jwk("EC")], "contains several keys that `kid` does not distinguish"),
-        (lambda: [jwk("RSA", kid="a"), jwk("EC")], "contains several keys that `kid` does not distinguish"),
-        (lambda: [jwk("RSA", kid="a"), jwk("EC", kid="a")], "contains several keys that `kid` does not distinguish"),
+        (lambda: [jwk("RSA"), jwk("EC")], "contains several keys, so each needs its own `kid`"),
+        (lambda: [jwk("RSA", kid="a"), jwk("EC")], "contains several keys, so each needs its own `kid`"),
+        (lambda: [jwk("RSA", kid="a"), jwk("EC", kid="a")], "contains several keys, so each needs its own `kid`"),
         (lambda: b"", "is not a JSON Web Key Set"),
         (lambda: b"[]", "is not a JSON Web Key Set"),
         (lambda: b"7", "is not a JSON Web Key Set"),

@@ -259,7 +259,7 @@ def test_check_refuses_values_that_are_reached_by_a_computed_name(spark: SparkSe
         (problem,) = plan_problems(spark, app, view, {"v0": COLUMNS})
         assert problem.startswith(f"a Python function in it uses {name.strip()} (")
         assert "app0.py:" in problem
-        assert "the next start cannot detect when what it returns has changed" in problem
+        assert "the next start cannot detect whether its result has changed" in problem
 
 
 def test_the_function_of_a_derived_view_is_compared_by_its_text_and_needs_names_too(

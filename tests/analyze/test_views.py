@@ -22,8 +22,8 @@ from penstock import App
 from penstock.analyze import check as checking
 from penstock.analyze.frames import build, columns_schema, inputs, key_problems
 from penstock.analyze.pruning import needed_columns
+from penstock.app.check import check
 from penstock.app.declared import View
-from penstock.app.graph import check
 from penstock.core.columns import change_schema
 from penstock.core.errors import DeclarationError, LedgerMismatch, MissingTool, ViewError
 from penstock.core.schema import event_schema
@@ -71,7 +71,8 @@ def test_a_preview_of_a_derived_view_refuses_two_rows_of_one_key_as_the_view_doe
     twice = layered.sql("twice", "SELECT n, vehicle FROM counts", key="n")
     rows = [{"vehicle": "v1", "n": 1}, {"vehicle": "v2", "n": 1}, {"vehicle": "v3", "n": 2}]
     with pytest.raises(
-        ViewError, match=r'view twice: its query returns 2 rows with the key \{"n":1\}, but each key must have one row'
+        ViewError,
+        match=r'view twice: its query returns 2 rows with the key \{"n":1\}, but each key must have exactly one row',
     ):
         layered.preview(twice, rows)
     assert layered.preview(twice, rows[1:]).count() == 2
@@ -188,7 +189,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], list[list[Any]]]] = {
         {},
         [[fix(1)]],
     ),
-    "it reads the stream fixes together with the rows of the view places": (
+    "it reads both the stream fixes and the rows of the view places": (
         "SELECT fixes.vehicle, places.speed FROM fixes JOIN places ON fixes.vehicle = places.vehicle",
         {},
         [[fix(1)], PLACES],

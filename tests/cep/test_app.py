@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from penstock import App, Event, cep
+from penstock.app.check import check
 from penstock.app.declared import Matcher
-from penstock.app.graph import check
 from penstock.cep import skip
 from penstock.cep.engine import PatternEngine
 from penstock.cep.memory import TICK

@@ -528,7 +528,7 @@ def test_a_match_has_events_by_name_and_its_times() -> None:
     assert "c" not in match
     assert match.get("c") is None
     assert match.all("c") == []
-    with pytest.raises(KeyError, match="no event of the step 'c'"):
+    with pytest.raises(KeyError, match="the step 'c' has not matched an event"):
         match["c"]
     assert (match.began, match.ended, match.timed_out) == (second(0), second(2), False)
     assert match.steps == ["a", "b", "b"]

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from penstock import App, Event, cep, joins
-from penstock.app.graph import check
+from penstock.app.check import check
 from penstock.cep import skip
 from penstock.core.errors import DeclarationError
 from tests.cep.letters import Letter, letters, on
@@ -69,7 +69,7 @@ BAD: list[tuple[Callable[[App], object], str]] = [
     ),
     (lambda app: declare(app, a.times(3), within=None), "could wait forever"),
     (lambda app: declare(app, cep.all_of(a, b), within=None), "could wait forever"),
-    (lambda app: declare(app, a.not_then(b), within=None), "without a time limit: set within="),
+    (lambda app: declare(app, a.not_then(b), within=None), "but has no time limit: set within="),
     (lambda app: declare(app, a.then(on("a"))), "2 steps have the name 'a': give each step a unique name"),
     (
         lambda app: declare(app, a.then(b), skip=skip.to_first("x")),
@@ -90,14 +90,14 @@ BAD: list[tuple[Callable[[App], object], str]] = [
     ),
     (lambda app: declare(app, step("x", Letter, 3)), "the predicate of 'x' is 3"),
     (lambda app: declare(app, step("x", int)), "which is not a class derived from Event"),
-    (lambda app: declare(app, cep.on("", Letter)), "the name of a step is ''"),
+    (lambda app: declare(app, cep.on("", Letter)), "a step has the name ''"),
     (
         lambda app: declare(app, a.then(cep.on("x", Other))),
-        "is on Other, but only events of Letter are read",
+        "is Other, but only events of Letter are read",
     ),
     (lambda app: declare(app, a.times(0)), "times(0) can never match: use 1 or more, or optional() for zero"),
     (lambda app: declare(app, a.times(3, 2)), "times(3, 2) can never match"),
-    (lambda app: declare(app, a.times(3_000)), "it has more than 2,000 places"),
+    (lambda app: declare(app, a.times(3_000)), "it expands to more than 2,000 states"),
     (lambda app: declare(app, a.optional()), "every step is optional, so a match would need no events"),
     (
         lambda app: declare(app, a.optional().then(b.optional()).times(2).then(c)),
@@ -112,23 +112,23 @@ BAD: list[tuple[Callable[[App], object], str]] = [
     (lambda app: declare(app, a.optional().until(lambda event, match: True).then(b)), "until applies to a repetition"),
     (
         lambda app: declare(app, a.not_then(b).then(cep.on("again", Letter, b.predicate))),
-        "it can never match: 'b' must not",
+        "it can never match: 'again' must occur, but 'b'",
     ),
     (
         lambda app: declare(app, a.not_next(b).next(cep.on("again", Letter, b.predicate))),
-        "it can never match: 'b' must not",
+        "it can never match: 'again' must occur, but 'b'",
     ),
     (lambda app: declare(app, a.optional().not_then(b).then(c)), "the step before not_then must not be optional"),
     (lambda app: declare(app, a.then(b.at_least(1).greedy()).then(c.optional())), "at the end has no effect"),
     (lambda app: declare(app, a.not_then(b.then(c)).then(a)), "not_then takes a single step, not a group"),
     (
         lambda app: declare(app, a.not_then(b).then(c.optional())),
-        "must be the last part: nothing optional or repeated",
+        "must be the last part: no optional or repeated",
     ),
     (lambda app: declare(app, a.not_next(b).not_then(c)), "it ends with both not_next and not_then"),
     (
         lambda app: declare(app, cep.all_of(cep.absent(a, for_=S), cep.absent(b), c)),
-        "if all_of is the first step, either all of its absences have a time",
+        "if all_of is the first step, either all or none of its absences must have a time",
     ),
     (
         lambda app: declare(app, c.then(cep.all_of(cep.absent(a), cep.absent(b)))),
@@ -141,7 +141,7 @@ BAD: list[tuple[Callable[[App], object], str]] = [
     (lambda app: declare(app, cep.all_of(cep.absent(a, for_=S), b), within=None, gap=2 * S), "could wait forever"),
     (lambda app: declare(app, a.then(cep.absent(b))), "an absence needs a time, for_="),
     (lambda app: declare(app, cep.absent(b)), "an absence needs a time, for_="),
-    (lambda app: declare(app, a.next(cep.all_of(cep.absent(b), c))), "an absence must follow with then, not with next"),
+    (lambda app: declare(app, a.next(cep.all_of(cep.absent(b), c))), "an absence must be linked with then, not with"),
     (lambda app: declare(app, cep.every(a.then(b)).times(2)), "every must be a top-level part of the pattern"),
     (lambda app: declare(app, cep.any_of(cep.every(a), b)), "every must be a top-level part of the pattern"),
     (lambda app: declare(app, a.then(cep.every(b).then(c))), "every must be a top-level part of the pattern"),
@@ -155,7 +155,7 @@ BAD: list[tuple[Callable[[App], object], str]] = [
     (lambda app: declare(app, cep.every(cep.all_of(a, b))), "every takes only steps linked with then"),
     (lambda app: declare(app, cep.every(cep.absent(a, for_=S))), "every takes only steps linked with then"),
     (lambda app: declare(app, a.then(cep.every(b)), gap=S), "every after a step needs within= instead of gap="),
-    (lambda app: declare(app, cep.every(a.then(b)), skip=skip.past_last), "remove skip=past_last, or every"),
+    (lambda app: declare(app, cep.every(a.then(b)), skip=skip.past_last), "remove either skip=past_last or every"),
     (lambda app: declare(app, a.optional().then(cep.every(b))), "the step before every must not be optional"),
     (
         lambda app: declare(app, cep.every(a.then(b)), within=None),
@@ -167,16 +167,16 @@ BAD: list[tuple[Callable[[App], object], str]] = [
     ),
     (
         lambda app: declare(app, c.next(cep.any_of(cep.absent(a, for_=S), b))),
-        "an absence must follow with then, not with next",
+        "an absence must be linked with then, not with next",
     ),
     (
         lambda app: declare(app, a.then(cep.absent(b, for_=S).at_least(1).consecutive())),
-        "a part that begins with an absence can be repeated only with times(n) and at_least(n)",
+        "a part that begins with an absence can be repeated only with times(n) or at_least(n)",
     ),
     (lambda app: declare(app, a.then(cep.absent(b, for_=S).optional()).then(c)), "an absence cannot be optional"),
     (
         lambda app: declare(app, cep.absent(b, for_=S).at_least(1), within=None, gap=2 * S),
-        "absences that are repeated without a limit need a time: set within=",
+        "absences that repeat without a limit need a time limit: set within=",
     ),
     (
         lambda app: declare(app, cep.absent(a, for_=S).then(b), within=None, gap=2 * S),
@@ -184,15 +184,15 @@ BAD: list[tuple[Callable[[App], object], str]] = [
     ),
     (
         lambda app: declare(app, cep.absent(a, for_=S).not_then(b), within=None, gap=2 * S),
-        "without a time limit: set within=",
+        "but has no time limit: set within=",
     ),
     (lambda app: declare(app, a.then(b), gap=0 * S), "gap must be a timedelta above zero"),
-    (lambda app: declare(app, a.then(b), gap=timedelta.max), "is too long to be added to a time"),
+    (lambda app: declare(app, a.then(b), gap=timedelta.max), "is too long"),
     (lambda app: declare(app, a.then(cep.absent(b, for_=3 * S)), gap=2 * S), "is longer than gap=0:00:02"),
-    (lambda app: declare(app, a.next(cep.absent(b, for_=S))), "an absence must follow with then, not with next"),
+    (lambda app: declare(app, a.next(cep.absent(b, for_=S))), "an absence must be linked with then, not with next"),
     (
         lambda app: declare(app, a.then(cep.absent(b, for_=11 * S))),
-        "it can never match: an absence for 0:00:11 is longer",
+        "it can never match: an absence of 0:00:11 is longer",
     ),
     (
         lambda app: declare(app, a.then(cep.absent(b, for_=6 * S).times(2))),
@@ -204,44 +204,44 @@ BAD: list[tuple[Callable[[App], object], str]] = [
     ),
     (
         lambda app: declare(app, a.then(cep.absent(b, for_=2 * S).times(2)).then(c), gap=3 * S),
-        "it can never match: its absences, one after the other, take longer than that, but gap=0:00:03",
+        "it can never match: its absences, one after the other, take longer than gap=0:00:03",
     ),
     (
         lambda app: declare(
             app, a.then(cep.any_of(cep.absent(b, for_=11 * S), cep.absent(c, for_=12 * S).then(on("d"))))
         ),
-        "it can never match: an absence for 0:00:12 is longer than within",
+        "it can never match: an absence of 0:00:12 is longer than within",
     ),
     (lambda app: declare(app, a.then(cep.absent(b, for_=0 * S))), "for_ must be a timedelta above zero"),
     (
         lambda app: declare(app, a.optional().then(cep.absent(b, for_=S)).then(c)),
         "the step before an absence must not be",
     ),
-    (lambda app: declare(app, cep.any_of(a)), "any_of needs two parts or more"),
+    (lambda app: declare(app, cep.any_of(a)), "any_of needs at least two parts"),
     (lambda app: declare(app, cep.any_of(a, b.optional()).then(c)), "a part of any_of must not be optional"),
     (lambda app: declare(app, cep.all_of(a, b.then(c))), "all_of takes only single steps"),
     (lambda app: declare(app, cep.all_of(*(on(name) for name in "abcdefg"))), "all_of takes up to 6 steps"),
     (lambda app: declare(app, a, reads="nowhere"), "it reads 'nowhere', which is not a stream of this app"),
     (
         lambda app: declare(app, a, reads=["letters", "timeless"]),
-        "Timeless has no event time, but its other inputs do",
+        "Timeless has no event time, but the other inputs have one",
     ),
     (lambda app: tell_timeouts(app, 1), "set timeouts=Class"),
-    (lambda app: tell_timeouts(app, 0, timeouts=Other), "it declares timeouts, but has 0 functions for them"),
+    (lambda app: tell_timeouts(app, 0, timeouts=Other), "it declares timeouts, but has 0 timeout functions"),
     (lambda app: tell_timeouts(app, 1, timeouts=Hit), "two of the classes that it emits have the same name"),
     (lambda app: app.match("h", reads="letters", key="key", pattern=a, emits=Hit)(hit_later), "it is async"),
     (
         lambda app: tell_timeouts(app, 1, timeouts=Other, pattern=a.next(b), within=None),
-        "it declares timeouts, but no time limit: set wi",
+        "it declares timeouts, but has no time limit: set wi",
     ),
     (lambda app: declare(app, a.then(b), key=["key"]), "the key is ['key']; use the name of one field of Letter: at"),
     (
         lambda app: declare(app, a.then(b), within=timedelta.max),
-        "is too long to be added to a time; use at most timedelta(days=36525)",
+        "is too long; use at most timedelta(days=36525)",
     ),
     (
         lambda app: declare(app, a.then(cep.absent(b, for_=timedelta.max)), within=None),
-        "is too long to be added to a time; use at most timedelta(days=36525)",
+        "is too long; use at most timedelta(days=36525)",
     ),
     (lambda app: declare(app, a, bounds=bounds(partial=0)), "bounds: partial must be an integer of at least 1"),
     (lambda app: declare(app, a, bounds=bounds(events=-1)), "bounds: events must be an integer of at least 1"),
@@ -298,7 +298,7 @@ def test_a_gap_is_a_time_as_well_for_a_pattern_that_could_wait() -> None:
 
 
 def test_find_refuses_the_same() -> None:
-    with pytest.raises(DeclarationError, match="without a time limit"):
+    with pytest.raises(DeclarationError, match="but has no time limit"):
         cep.find(a.not_then(b), [])
 
 

@@ -313,7 +313,7 @@ def test_an_address_with_a_secret_in_it_is_refused_and_a_key_is_not_shown() -> N
         "host:80",
         "http://user:hidden/x@host",
     ):
-        with pytest.raises(ValueError, match="the url of a client") as raised:
+        with pytest.raises(ValueError, match="a client's URL") as raised:
             Client(url)
         assert "hidden" not in str(raised.value)
     assert "secret" not in repr(Client("http://host", key="secret"))

@@ -128,7 +128,7 @@ class FakeReplies:
 
     def require_target(self, stream: str, target: str) -> None:
         if target != "decisions":
-            raise BadParameter(f"events of {stream} do not lead to {target!r}", parameter="reply")
+            raise BadParameter(f"{target!r} is not derived from {stream}", parameter="reply")
 
     async def reply(
         self, ack: str, target: str, timeout_s: float, may_read: Callable[[str], bool]

@@ -84,7 +84,7 @@ FAULTS: dict[str, tuple[bytes, str, str | None]] = {
     "not an object": (b"42", "Expected `object`", "$"),
     "naive time": (body(fix(1) | {"at": "2026-01-01T10:00:00"}), "timezone", "$.at"),
     "empty id": (body(fix(1) | {"fix_id": ""}), "id is empty", "$.fix_id"),
-    "long id": (body(fix(1) | {"fix_id": "x" * 256}), "more than 255 characters", "$.fix_id"),
+    "long id": (body(fix(1) | {"fix_id": "x" * 256}), "longer than 255 characters", "$.fix_id"),
     "decimal too precise": (body(fix(1, price="0.1234567890123456789")), "decimal", "$.price"),
     "decimal too large": (body(fix(1, price="1e30")), "decimal", "$.price"),
     "decimal not a number": (body(fix(1, price="NaN")), "decimal", "$.price"),

@@ -300,7 +300,7 @@ async def test_the_queue_makes_it_shed_over_a_half_and_stop_at_a_quarter() -> No
         await until(lambda: group_commit.pending_events == 51)
         began = group_commit.shedding
         assert began is not None
-        assert began.reason == "has 51 events waiting for the disk"
+        assert began.reason == "has 51 events waiting to be written to disk"
         assert (began.since, began.lags) == (rig.clock.now(), False)
         rig.clock.move(60)
         waits.append(asyncio.create_task(rig.ingress.post("clicks", clicks(range(100, 300)))))

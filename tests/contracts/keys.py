@@ -58,7 +58,7 @@ class KeyStoreContract:
         for _ in range(2):
             with pytest.raises(DeclarationError, match="a key 'one' already exists"):
                 store.add("one", ["admin"])
-            with pytest.raises(DeclarationError, match="there is no key 'two', or it is revoked"):
+            with pytest.raises(DeclarationError, match="the key 'two' does not exist or has been revoked"):
                 store.rotate("two", HOUR)
         assert valid(store, text)
         assert len(store.keys()) == 1
@@ -93,7 +93,7 @@ class KeyStoreContract:
         assert len(store.keys()) == 1
         assert store.exists(), "keys are asked for though there is none"
         for change in (lambda: store.revoke("one"), lambda: store.rotate("one", HOUR)):
-            with pytest.raises(DeclarationError, match="or it is revoked"):
+            with pytest.raises(DeclarationError, match="does not exist or has been revoked"):
                 change()
         _, again = store.add("one", ["consume:a"])
         assert [valid(store, key) for key in (text, other, again)] == [False, False, True]

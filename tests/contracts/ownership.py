@@ -265,7 +265,7 @@ class AppRecordsContract(StorageSuite):
             storage.hold_back_retention({"sales": {0: 7}})
             assert storage.held_back("sales") == {0: 7}
             assert storage.held_back("others") == {}
-            with pytest.raises(AlreadyRunning, match="another rebuild is running on"), storage.rebuild_lock():
+            with pytest.raises(AlreadyRunning, match="another rebuild is running in"), storage.rebuild_lock():
                 pass
             assert storage.held_back("sales") == {0: 7}
         assert storage.held_back("sales") == {}
@@ -276,7 +276,7 @@ class AppRecordsContract(StorageSuite):
         with running(REBUILD, storage.location) as (_, line):
             assert line == "held"
             assert storage.held_back("sales") == {0: 7}
-            with pytest.raises(AlreadyRunning, match="another rebuild is running on"), storage.rebuild_lock():
+            with pytest.raises(AlreadyRunning, match="another rebuild is running in"), storage.rebuild_lock():
                 pass
         assert storage.held_back("sales") == {}
         with storage.rebuild_lock():

@@ -194,7 +194,7 @@ def test_a_reader_who_wants_no_motion_gets_none(browser: Browser, market: Runnin
 
 def test_a_stream_that_is_held_and_sheds_says_both_and_why(page: Page) -> None:
     """The card has a mark for each; the stream's page has a sentence for each, and the counts."""
-    reason = "is 4100 events ahead of slow, and at most %d are allowed"
+    reason = "is 4100 events ahead of slow; the limit is %d"
     way = {"source": "POST", "accepted": 120, "shed": 1080, "durable_ms_mean": 4.0}
     strained = stream(
         "readings", {"sensor": "str", "weight": "float"}, end=120, events=120, accepted=120, shed=1080, by_source=[way],
@@ -216,7 +216,7 @@ def test_a_stream_that_is_held_and_sheds_says_both_and_why(page: Page) -> None:
             "Accepts no events at the moment: it is 4100 events ahead"
         )
         expect(panel.locator(".strained").nth(1)).to_contain_text("Shedding events, as declared, since")
-        expect(panel.locator(".strained").nth(1)).to_contain_text("at most 2000 are allowed")
+        expect(panel.locator(".strained").nth(1)).to_contain_text("the limit is 2000")
         expect(panel).to_contain_text("120 accepted, 1,080 shed, durable in 4 ms")
         page.goto(f"{at}/#/streams/calm")
         expect(panel.locator("tbody tr, .snippet, .empty").first).to_be_visible()

@@ -120,7 +120,7 @@ def test_who_is_not_its_owner_sees_figures_and_no_more(page: Page, tmp_path: Pat
         expect(panel.locator(".hook")).to_contain_text("mine")
         expect(panel.get_by_role("button")).to_have_count(0)
         panel.get_by_role("link", name="mine").click()
-        expect(panel).to_contain_text("shown to its owner")
+        expect(panel).to_contain_text("Only the webhook's owner can see")
         page.goto(f"http://127.0.0.1:{gateway.port}/#/webhooks/none")
         expect(panel).to_contain_text("This app has no webhook none.")
         assert id not in panel.inner_text()

@@ -98,7 +98,7 @@ def test_changes_that_are_no_longer_kept_are_a_failure_and_no_hole(tmp_path: Pat
     layers.tables["v0"]._spec = replace(layers.tables["v0"]._spec, changes_kept=2)
     for number in range(5):
         layers.take(Step(0, {"a": number}))
-    with pytest.raises(ViewError, match=r"view v0: its change 2 is no longer kept, so v0.changes cannot continue"):
+    with pytest.raises(ViewError, match=r"view v0: change 2 is no longer kept, so v0.changes cannot continue"):
         behind.publish()
     behind.close()
     layers.close()
@@ -172,7 +172,7 @@ def test_deletes_by_another_key_than_the_readers_know_are_a_failure_and_never_nu
     )
     assert reader is not None
     behind = ChangePublisher(view, COLUMNS, reader, log)
-    with pytest.raises(ViewError, match=r"its change 2 deletes rows by the key k, which is now k, n, so v0.changes"):
+    with pytest.raises(ViewError, match=r"change 2 deletes rows by the key k, but the key is now k, n, so v0.changes"):
         behind.publish()
     assert changes_of(log) == [("upsert", "a", 1, 1)]
     behind.close()

@@ -124,8 +124,8 @@ def test_an_acknowledgement_tells_who_has_taken_its_events_and_when(shop: Runnin
 @pytest.mark.parametrize(
     ("reply", "problem"),
     [
-        ("nothing", "name a view that reads payments"),
-        ("payments", "name a view that reads payments"),
+        ("nothing", "use a view that reads payments"),
+        ("payments", "use a view that reads payments"),
         ("sizes", "has the key size, but payments has no such field"),
     ],
 )

@@ -77,7 +77,7 @@ def written(data: Path) -> dict[Path, bytes]:
 
 
 EDITS = {
-    "renamed": ([("    text: str\n", "    body: str\n")], "its events have a field 'text' and Order does not"),
+    "renamed": ([("    text: str\n", "    body: str\n")], "its events have a field 'text', but Order does not"),
     "required": ([("    text: str\n", "    text: str\n    currency: str\n")], "Order.currency is new"),
     "type": ([("    cents: int\n", "    cents: float\n")], "Order.cents was int and is float"),
     "optional": ([("    note: str | None = None\n", '    note: str = ""\n')], "Order.note was str | null and is str"),
@@ -114,7 +114,8 @@ def test_every_reader_has_old_events_as_the_new_class(data: Path, tmp_path: Path
     gateway is killed while it declares the new version."""
     marker = tmp_path / "killed"
     refused = command("run", TWO, data, "--port", "0")
-    assert "view busiest: incompatible: the stored events of orders are read as a different version" in refused.stderr
+    reason = "the stored events of orders are now read as a different version"
+    assert f"view busiest: incompatible: {reason}" in refused.stderr
     assert command("purge", TWO, data, "busiest", "--yes").returncode == 0
     with running(TWO, data, **{VARIABLE: f"queue.before_commit=kill:{marker}"}) as app:
         app.ready()

@@ -126,7 +126,7 @@ def test_kill_9_at_every_point_of_a_rebuild_is_made_up_for(tmp_path: Path) -> No
     killed = rebuild(second, data, "--view", "pages", PENSTOCK_FAILPOINTS="rebuild.before_mark=kill")
     assert killed.returncode == -signal.SIGKILL
     rebuilt = rebuild(second, data, "--view", "pages")
-    assert f"the next `penstock run {second} --data {data}` switches to the rebuild" in rebuilt.stdout, rebuilt.stderr
+    assert f"the next `penstock run {second} --data {data}` switches to it" in rebuilt.stdout, rebuilt.stderr
     marks = {name: tmp_path / f"{name}.reached" for name in POINTS}
     setting = ";".join(f"{name}=kill:{mark}" for name, mark in marks.items())
     with running(second, data, PENSTOCK_FAILPOINTS=setting) as app:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from examples.drawdown import Drawdown, Slide, Trade, app, drawdown, slides
-from penstock.app.graph import check
+from penstock.app.check import check
 from penstock.testing import CRASH, Result, run
 from tests.examples.played import events
 

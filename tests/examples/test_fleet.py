@@ -15,7 +15,7 @@ import pytest
 from examples.client import Client
 from examples.driving.play import CENTRE, DEGREE_M, UNKNOWN_EVERY, WIDTH_M, Message, drive, routes
 from examples.fleet import Fix, Point, Position, Refused, Return, Route, Vehicle, Violation, app, geofence, metres_off
-from penstock.app.graph import check
+from penstock.app.check import check
 from penstock.testing import CRASH, LATE, TICK, Result, run, tick
 from tests.examples.stage import DEADLINE_S, demo
 from tests.harness import wait_for
@@ -86,9 +86,9 @@ def test_a_fix_that_cannot_be_is_counted_and_moves_nothing() -> None:
     rubbish = [fix(2, lat=90.1), fix(3, lon=-180.1), fix(4, speed=-1.0), fix(5, lat=float("nan")), fix(6, at=NOON)]
     result = watched(fix(1, lon=0.25), *rubbish)
     assert Counter(refusal.reason for refusal in emitted(result, Refused)) == {
-        "no place on the globe": 3,
+        "invalid coordinates": 3,
         "negative speed": 1,
-        "older than the last one": 1,
+        "not newer than the previous fix": 1,
     }
     state: Vehicle = result.states(geofence)["v"]
     assert (state.fixes, state.refused, state.lat, state.lon) == (1, 5, 0.0, 0.25)
@@ -108,7 +108,7 @@ def test_a_new_route_replaces_the_old_one_and_one_that_is_none_does_not() -> Non
     result = watched(fix(1), given=(ROUTE, north, nowhere))
     assert alerts(result) == [("1", "left the route")]
     assert [failure.error for failure in result.failed(geofence)] == [
-        "ValueError: a route is a line through at least two places on the globe"
+        "ValueError: a route needs at least two points, all with valid coordinates"
     ]
 
 

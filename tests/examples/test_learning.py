@@ -16,7 +16,7 @@ from river.preprocessing import StandardScaler
 
 from examples.learning import AGGRESSIVENESS, FEATURES, LOOK_EVERY, WATCHED_MAX, Delivery, Guess, Model, app, lateness
 from examples.playing.parcels import DEPOTS, is_late
-from penstock.app.graph import check
+from penstock.app.check import check
 from penstock.app.loading import load
 from penstock.core.errors import DeclarationError
 from penstock.handlers.machine import Machine

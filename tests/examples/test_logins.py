@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from examples.logins import KEPT_MAX, LATE_AFTER, REACH, WINDOW, Attempt, app, bursts
 from penstock import cep
-from penstock.app.graph import check
+from penstock.app.check import check
 from penstock.testing import CRASH, Result, run, tick
 from tests.examples.played import events
 

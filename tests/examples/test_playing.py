@@ -65,7 +65,7 @@ def test_what_is_due_is_sent_together_and_all_of_it_is_sent(capsys: pytest.Captu
     send(door, threading.Event(), "trades", past)
     assert [len(sent) for _, sent in door.posted] == [5_000, 5_000, 2_000]
     assert [event["number"] for _, sent in door.posted for event in sent] == list(range(12_000))
-    assert "12,000 events sent to trades, and that was all" in capsys.readouterr().out
+    assert "12,000 events sent to trades, done" in capsys.readouterr().out
 
 
 def test_what_is_not_due_waits_and_a_stop_ends_the_wait() -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from examples import rsvps
-from penstock.app.graph import check
+from penstock.app.check import check
 from penstock.collect.decode import BodyDecoder
 from penstock.core.filters import compiled
 from penstock.core.schema import event_schema

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from examples.traffic import JAM_MAX, MEAN_OF, Flow, Report, app, congestion, flow, jam, jams
 from penstock import cep
-from penstock.app.graph import check
+from penstock.app.check import check
 from penstock.testing import CRASH, Result, run, tick
 from tests.examples.played import events
 

@@ -136,7 +136,7 @@ def test_a_condition_that_looks_at_no_field_has_an_answer_for_each_event(text: s
         ("at > day", "at (a time) cannot be compared with day (a date)", 5),
         ("day + INTERVAL '1 hour' > day", "only whole days can be added to or subtracted from a date", 15),
         ("round(ratio, 99) = 1", "round takes the number of digits to keep, from 0 to 15", 13),
-        ("at < INTERVAL 'soon'", "'soon' is not an interval; write '90 minutes'", 14),
+        ("at < INTERVAL 'soon'", "'soon' is not an interval: write a number and a unit, such as '90 minutes'", 14),
         ("contains(tags, level)", "contains takes a literal value here", 15),
     ],
 )

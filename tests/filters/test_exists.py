@@ -94,7 +94,7 @@ def test_a_claim_stands_in_the_condition_and_one_that_is_missing_hides_the_row()
 @pytest.mark.parametrize(
     ("where", "message", "position"),
     [
-        ("exists(n, t -> t = 1)", "n (a number) is not a list", 7),
+        ("exists(n, t -> t = 1)", "exists requires a list, but n (a number) is not one", 7),
         ("exists(topics)", "exists takes a list and a condition", 0),
         ("exists(topics, n = 1)", "exists takes a list and a condition", 0),
         ("exists(topics, (t, i) -> i = 1)", "one name", 16),

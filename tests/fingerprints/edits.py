@@ -157,7 +157,7 @@ COMPATIBLE = [
         yes("hours", "keep was not given"),
         watch="hours",
     ),
-    Row("top of a view", [("top=2", "top=3")], yes("large", "top was 2 and is 3"), watch="large"),
+    Row("top of a view", [("top=2", "top=3")], yes("large", "top was 2 and is now 3"), watch="large"),
     Row(
         "the body of a handler",
         [("state.count += STEP", "state.count += 2 * STEP")],
@@ -197,7 +197,7 @@ COMPATIBLE = [
     Row(
         "the id of a stream",
         [('Event, id="oid", time', "Event, time")],
-        yes("orders", "its id was 'oid', and now it has no id"),
+        yes("orders", "its id was 'oid', and it now has no id"),
     ),
     Row("the id of a stream without events", [('Event, id="rid"', "Event")], SAME),
     Row(
@@ -268,13 +268,13 @@ INCOMPATIBLE = [
     Row(
         "the key of a view",
         [('reads=orders, key="oid")\ndef gross', 'reads=orders, key="gross")\ndef gross')],
-        no("gross", "its key was oid and is gross"),
+        no("gross", "its key was oid and is now gross"),
     ),
-    Row("the rank of a view", [('by="amount"', 'by="oid"')], no("large", "by was amount and is oid")),
+    Row("the rank of a view", [('by="amount"', 'by="oid"')], no("large", "by was amount and is now oid")),
     Row(
         "emit",
         [('key=["shop", "window"])', 'key=["shop", "window"], emit="close")')],
-        no("hours", "emit was change and is close"),
+        no("hours", "emit was change and is now close"),
     ),
     Row(
         "time",
@@ -290,7 +290,7 @@ INCOMPATIBLE = [
     Row(
         "late_after",
         [("late_after=timedelta(minutes=2)", "late_after=timedelta(minutes=5)")],
-        no("hours", "late_after of orders, which was 120 s by the field at and is 300 s"),
+        no("hours", "late_after of orders, which was 120 s on the field at and is now 300 s"),
         watch="best",
     ),
     Row("the body of a UDF", [("int(amount * factor", "int(2 * amount * factor")], no("gross", "a Python function")),
@@ -315,7 +315,7 @@ INCOMPATIBLE = [
         [("shop: str\n    amount: int\n    note", "shop: str\n    amount: float\n    note")],
         {
             "orders": (VerdictKind.incompatible, "raise the version"),
-            "best": (VerdictKind.incompatible, "orders.amount was long and is double"),
+            "best": (VerdictKind.incompatible, "orders.amount was long and is now double"),
             "hours": (VerdictKind.incompatible, "orders.amount"),
             "gross": (VerdictKind.incompatible, "orders.amount"),
             "large": (VerdictKind.incompatible, "orders.amount"),
@@ -368,9 +368,9 @@ INCOMPATIBLE = [
         {
             **no("orders", "renamed={'amount': 'price'}"),
             **dict.fromkeys(
-                ("best", "hours", "gross"), (VerdictKind.undecided, "its query is compared once the events of")
+                ("best", "hours", "gross"), (VerdictKind.undecided, "its query will be compared once the events of")
             ),
-            **no("large", "by was amount and is price"),
+            **no("large", "by was amount and is now price"),
         },
     ),
     Row(
@@ -396,17 +396,17 @@ INCOMPATIBLE = [
     Row(
         "the key of a stream",
         [('Order, key="shop"', 'Order, key="oid"')],
-        no("orders", "its key was 'shop' and is 'oid', but stored events are partitioned by the old one"),
+        no("orders", "its key was 'shop' and is now 'oid', but stored events use the old key"),
     ),
     Row(
         "the partitions of a stream",
         [('Order, key="shop"', 'Order, key="shop", partitions=4')],
-        no("orders", "its number of partitions was 2 and is 4, but stored events are partitioned by the old one"),
+        no("orders", "its number of partitions was 2 and is now 4, but stored events use the old number of partitions"),
     ),
     Row(
         "the key of a handler",
         [('"tell", reads=orders, key="shop"', '"tell", reads=orders, key="oid"')],
-        no("tell", "its key was shop and is oid"),
+        no("tell", "its key was shop and is now oid"),
     ),
     Row(
         "the input of a handler",

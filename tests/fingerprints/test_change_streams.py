@@ -59,7 +59,7 @@ def test_another_type_of_a_derived_view_whose_changes_are_stored_is_refused(
     assert compare(file, data).of_view(loaded(file).queries[1]).kind is VerdictKind.undecided
     verdict = judged(file, data, DOUBLE)["rich"]
     assert verdict.kind is VerdictKind.incompatible
-    assert verdict.reason == "its column best is now double, but int64 in stored events of rich.changes"
+    assert verdict.reason == "its column best is now double, but int64 in the stored events of rich.changes"
     assert verdict.advice == "Give it another name, or delete its data and everything computed from its changes"
     assert verdict.command == f"penstock purge {file} rich moves --data {data.root} --yes"
     same = judged(file, data, SAME)["rich"].kind
@@ -87,7 +87,7 @@ def test_another_type_is_refused_before_and_after_a_view_is_rebuilt(tmp_path: Pa
     data = stocked(tmp_path, READS_BEST, "best")
     file = write(tmp_path, READS_BEST, ("max(amount)", "avg(amount)"))
     changed = msgspec.structs.replace(DOUBLE, query="another plan")
-    reason = "its column best is now double, but int64 in stored events of best.changes"
+    reason = "its column best is now double, but int64 in the stored events of best.changes"
     assert judged(file, data, changed)["best"].reason == reason
     comparison = compare(file, data)
     best = comparison.app.queries[0]
@@ -106,7 +106,7 @@ def test_another_key_is_refused_while_there_is_a_stream_of_changes(tmp_path: Pat
     file = write(tmp_path, READS_BEST, edit)
     verdict = judged(file, data, SAME)["best"]
     assert verdict.kind is VerdictKind.incompatible
-    assert verdict.reason == "its key was shop and is shop, best, but readers of best.changes use the old key"
+    assert verdict.reason == "its key was shop and is now shop, best, but readers of best.changes use the old key"
     assert verdict.command == f"penstock purge {file} best rich moves --data {data.root} --yes"
     (data.streams / "best.changes.db").unlink()
     assert str(judged(file, data, SAME)["best"].command).startswith("penstock rebuild ")
@@ -130,6 +130,6 @@ app.window(
     log.declare(StreamSpec("sums.changes", change_schema(COLUMNS), 1))
     log.close()
     verdict = compare(file, data).of_handler(sums)
-    assert verdict.reason == "its column best is now double, but int64 in stored events of sums.changes"
+    assert verdict.reason == "its column best is now double, but int64 in the stored events of sums.changes"
     assert (verdict.kind, verdict.sort) == (VerdictKind.incompatible, "handler")
     assert verdict.command == f"penstock purge {file} sums --data {data.root} --yes"

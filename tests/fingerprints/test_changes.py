@@ -174,7 +174,7 @@ def test_a_stream_with_another_key_is_refused_by_run(file: Path, data: Path) -> 
     refused = penstock("run", str(file), "--data", str(data), "--port", "0")
     _, said = refused.communicate(timeout=300)
     assert refused.returncode == 1
-    assert "meters.py:11: stream readings: incompatible: its key was 'meter' and is 'id'" in said
+    assert "meters.py:11: stream readings: incompatible: its key was 'meter' and is now 'id'" in said
 
 
 def test_a_view_that_is_no_longer_declared_is_told_with_the_command_that_removes_it(

@@ -60,8 +60,7 @@ def test_data_without_fingerprints_is_adopted_and_that_is_said(tmp_path: Path) -
     said: list[str] = []
     assert compared(loaded(file), str(file), data.root, Settings(), said.append) == []
     assert said == [
-        f"{data.root} has no fingerprint of orders, best, rich, count: "
-        "its data is assumed to come from the current code"
+        f"{data.root} has no fingerprint of orders, best, rich, count; assuming that the current code computed the data"
     ]
     comparison = compare(file, data)
     assert comparison.require(comparison.app.queries[0], lambda: PLAN).kind is VerdictKind.adopted
@@ -150,7 +149,7 @@ def test_a_changed_key_of_a_stream_is_refused_with_the_commands_that_resolve_it(
 ) -> None:
     (verdict,) = judged(tmp_path, data, ('Order, key="shop"', 'Order, key="oid"')).values()
     assert verdict.kind is VerdictKind.incompatible
-    assert "its key was 'shop' and is 'oid', but stored events are partitioned by the old one" in verdict.reason
+    assert "its key was 'shop' and is now 'oid', but stored events use the old key" in verdict.reason
     assert str(verdict.advice).startswith("Give the new stream another name, or delete its events")
     assert verdict.command == f"penstock purge {tmp_path}/shop.py orders count best rich --data {data.root} --yes"
     comparison = compare(tmp_path / "shop.py", data)
@@ -290,7 +289,7 @@ def test_events_that_are_read_as_another_version_make_their_views_incompatible(t
     app = loaded(write(tmp_path, ("    amount: int\n", f"    amount: int\n{migrating}")))
     verdict = view_verdict(old, view_print(app, app.queries[0]), Verdict(VerdictKind.new, "view", "best"))
     assert verdict.kind is VerdictKind.incompatible
-    assert verdict.reason == "the stored events of orders are read as a different version of their class"
+    assert verdict.reason == "the stored events of orders are now read as a different version of their class"
 
 
 RENAMED = (("amount: int", "price: int"), ("max(amount)", "max(price)"))
@@ -304,13 +303,13 @@ def test_a_field_that_is_renamed_without_saying_so_asks_for_that_and_for_no_rebu
     comparison = compare(write(tmp_path, *RENAMED), data)
     verdicts = {verdict.name: verdict for verdict in comparison.verdicts({"best": OTHER_PLAN})}
     assert verdicts["orders"].kind is VerdictKind.incompatible
-    assert "drop or rename it, with renamed={'amount': 'price'} or dropped=['amount']" in verdicts["orders"].reason
+    assert "rename or drop it, with renamed={'amount': 'price'} or dropped=['amount']" in verdicts["orders"].reason
     assert verdicts["best"] == Verdict(
         VerdictKind.undecided,
         "view",
         "best",
         comparison.app.queries[0].where,
-        ("its query is compared once the events of orders can be read as their class",),
+        ("its query will be compared once the events of orders can be read as their class",),
     )
     printed = lines(list(verdicts.values()), [], EmbeddedStorage(data))
     assert not any("rebuild" in line for line in printed)
@@ -481,8 +480,8 @@ def test_a_new_field_under_the_former_name_of_the_key_is_another_key(tmp_path: P
     start(write(tmp_path, SAYS_SO, *RENAMED_KEY), data)
     verdicts = judged(tmp_path, data, ("    shop: str", '    store: str\n    shop: str = ""'))
     assert verdicts["orders"].kind is verdicts["count"].kind is VerdictKind.incompatible
-    assert "its key was 'shop' and is 'shop@3'" in verdicts["orders"].reason
-    assert "its key was shop and is shop@3" in verdicts["count"].reason
+    assert "its key was 'shop' and is now 'shop@3'" in verdicts["orders"].reason
+    assert "its key was shop and is now shop@3" in verdicts["count"].reason
 
 
 SORTS = {
@@ -562,7 +561,7 @@ def test_what_was_computed_from_a_stream_that_was_removed_does_not_go_on(tmp_pat
         assert (
             verdicts["best"].reason
             == verdicts["count"].reason
-            == "it was computed from events of orders that were removed"
+            == "it was computed from events of orders that have since been removed"
         )
         assert str(verdicts["best"].command).endswith(f"shop.py best rich --data {data.root} --yes")
     file = write(tmp_path)

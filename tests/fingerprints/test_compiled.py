@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from penstock import App
+from penstock.app.check import check
 from penstock.app.fingerprints.stored import HandlerPrint, PlanPrint
 from penstock.app.fingerprints.verdicts import Verdict, VerdictKind
-from penstock.app.graph import check, order
+from penstock.app.graph import order
 from penstock.core.columns import to_batch
 from penstock.core.contracts import StreamSpec
 from penstock.core.event_shape import event_spec
@@ -159,7 +160,7 @@ def test_the_lateness_of_a_stream_is_told_of_whoever_waits_for_late_events_of_it
     verdicts.pop("best")  # for Spark to decide
     assert kinds(verdicts) == dict.fromkeys(("pairs", "priced", "alarms"), VerdictKind.compatible)
     for verdict in verdicts.values():
-        assert "it read orders by at, up to 0:00:10 late and now reads it by at, up to 0:01:00 late" in verdict.reason
+        assert "it read orders by at, up to 0:00:10 late, and now reads it by at, up to 0:01:00 late" in verdict.reason
         assert "penstock rebuild" in str(verdict.command)
 
 
@@ -168,7 +169,7 @@ def test_another_event_time_is_told_of_whoever_goes_by_it(judged: Judged) -> Non
     verdicts.pop("best")  # for Spark to decide
     names = ("orders", "minutes", "sales", "pairs", "priced", "alarms")
     assert kinds(verdicts) == dict.fromkeys(names, VerdictKind.compatible)
-    assert "by at and now reads it by sent" in verdicts["sales"].reason
+    assert "by at, and now reads it by sent" in verdicts["sales"].reason
 
 
 def test_an_event_time_that_is_only_renamed_is_not_told_of_handlers(judged: Judged) -> None:
@@ -204,7 +205,7 @@ def test_another_aggregate_in_a_column_is_refused_though_it_keeps_the_same(
     verdicts = judged(edit)
     assert kinds(verdicts) == dict.fromkeys(names, VerdictKind.incompatible)
     for verdict in verdicts.values():
-        assert f"the aggregate of its column {column} has changed" in verdict.reason
+        assert f"the aggregate for its column {column} has changed" in verdict.reason
         assert "penstock rebuild" in str(verdict.command)
 
 

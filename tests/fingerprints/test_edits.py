@@ -123,7 +123,7 @@ def test_an_edited_handler_is_right_once_the_printed_command_has_run(
     assert keys or row.name == "the input of a handler"  # there are no refunds
 
 
-PLACED = [row for row in ROWS if "are partitioned by the old one" in row.expected.get("orders", (None, ""))[1]]
+PLACED = [row for row in ROWS if "stored events use the old" in row.expected.get("orders", (None, ""))[1]]
 
 
 @pytest.mark.soak

@@ -15,7 +15,7 @@ from penstock import App, Event
 from penstock.analyze.check import EmptyLog
 from penstock.analyze.deriving import Derived
 from penstock.analyze.plan_print import plan_print, plan_problems
-from penstock.analyze.plans import _columns, plans_of
+from penstock.analyze.plans import _plan_columns, plans_of
 from penstock.analyze.source import register
 from penstock.app.fingerprints.stored import PlanPrint
 from penstock.app.fingerprints.verdicts import plan_differences
@@ -272,7 +272,7 @@ def test_a_plan_has_the_types_that_the_changes_of_the_view_have(spark: SparkSess
     other.sql("sums", "SELECT shop, sum(amount) AS n, array(avg(price)) AS p FROM orders GROUP BY shop", key="shop")
     above = other.sql("above", "SELECT shop, CAST(n AS DOUBLE) AS n, p FROM sums", key="shop")
     plans = plans_of(spark, other, ["sums", "above"], {})
-    columns = Derived(spark, above).columns([_columns(spark, other, other.queries[0], {})])
+    columns = Derived(spark, above).columns([_plan_columns(spark, other, other.queries[0], {})])
     assert {name: plan.types for name, plan in plans.items() if isinstance(plan, PlanPrint)} == {
         "sums": arrow_types(columns) | {"n": "int64"},
         "above": arrow_types(columns),

@@ -115,7 +115,7 @@ def test_a_timer_that_is_due_long_after_the_last_event_is_run_too(verdicts: dict
 
 
 def test_sound_handlers_do_not_differ_whatever_those_do_that_they_read(verdicts: dict[str, DeterminismResult]) -> None:
-    assert str(verdicts["sound"]) == f"sound: {EVENTS} generated events of 1 stream, twice, no difference"
+    assert str(verdicts["sound"]) == f"sound: ran twice on {EVENTS} generated events of 1 stream, no difference"
     assert verdicts["tags"].difference is None
     assert verdicts["tags"].events == EVENTS, "of those that were emitted, no more than of any stream"
 
@@ -146,7 +146,7 @@ def test_recorded_events_are_run_as_they_are_and_only_read(tmp_path: Path) -> No
     assert difference is not None
     event = '{"visit":"v2","user":"ben","tags":["shaky"]}'
     assert difference.startswith(f"two runs differ after event visits/0/{third} {event}: key 'ben', state.words is [")
-    assert str(verdicts["sound"]) == "sound: 4 recorded events of 1 stream, twice, no difference"
+    assert str(verdicts["sound"]) == "sound: ran twice on 4 recorded events of 1 stream, no difference"
     assert verdicts["tags"].events == len(outputs), "what is in the log is read, not what the handler emits now"
 
 
@@ -175,7 +175,7 @@ def test_sound_apps_pass_and_are_told_what_was_run(path: str, capsys: pytest.Cap
     assert output.err == ""
     for handler in load(str(PROJECT / path)).app.handlers:
         assert re.search(
-            rf"^penstock: {handler.name}: [\d,]+ generated events of .*no difference", output.out, re.MULTILINE
+            rf"^penstock: {handler.name}: ran twice on [\d,]+ generated .*no difference", output.out, re.MULTILINE
         )
 
 
@@ -194,7 +194,7 @@ def test_a_shaky_app_ends_with_status_1_and_what_reaches_outside_is_not_run(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--events", "5"], "--data and --events need --determinism"),
+        (["--events", "5"], "--data and --events can be used only with --determinism"),
         (["--determinism", "--data", "nowhere"], "nowhere has no events for the app fleet"),
     ],
 )
@@ -288,7 +288,7 @@ def test_a_migrate_that_differs_from_run_to_run_is_named_with_its_event(tmp_path
     says = r"sold.py:\d+: stream sales: two runs of migrate differ for sales/\d/\d+: .* in one run and .* in the other$"
     assert re.search(says, sentence), sentence
     assert migrated(tmp_path, sold(tmp_path, "pieces * 2")) == [
-        "stream sales: migrate over 40 stored values, twice, no difference"
+        "stream sales: ran migrate twice on 40 stored values, no difference"
     ]
 
 
@@ -297,7 +297,7 @@ def test_a_migrate_of_state_is_run_too(tmp_path: Path) -> None:
     (sentence,) = migrated(tmp_path, sold(tmp_path, None, "len(os.getcwd()) + hash('x')"))
     assert re.search(r"sold.py:\d+: handler stock: two runs of migrate differ for 'p0': ", sentence), sentence
     assert migrated(tmp_path, sold(tmp_path, None, "fields['pieces'] + 1")) == [
-        "handler stock: migrate over 5 stored values, twice, no difference"
+        "handler stock: ran migrate twice on 5 stored values, no difference"
     ]
 
 

@@ -140,7 +140,7 @@ def test_state_is_printed_by_key(data: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--pdb"], "--pdb needs a --key"),
+        (["--pdb"], "--pdb needs --key"),
         (["--verify", "--key", "v1"], "it cannot be used with --key or --until"),
         (["--until", "nonsense"], "is not a cursor"),
         (["--handler", "nope"], "there is no handler 'nope'; the handlers are: geofence, tally"),

@@ -108,7 +108,7 @@ def test_names_do_as_well_as_declarations(result: Result) -> None:
 
 def test_a_name_that_is_not_there_is_told_with_those_that_are(result: Result) -> None:
     for ask, message in (
-        (lambda: result.rows("total"), "there is no view kept by a handler 'total'; did you mean 'totals'?"),
+        (lambda: result.rows("total"), "there is no view handler 'total'; did you mean 'totals'?"),
         (lambda: result.rows("by-customer"), "available: totals"),
         (lambda: result.emitted("bgi"), "did you mean 'big'?"),
         (lambda: result.states("x"), "there is no handler 'x'; available: big, totals"),

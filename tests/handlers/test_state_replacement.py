@@ -184,7 +184,7 @@ def test_a_class_that_does_not_fit_is_refused_and_nothing_is_touched(place: Plac
     process = place.command("run", second, "--port", "0")
     assert process.returncode == 1
     assert (
-        "handler sums: incompatible: its state has a field 'count' and Meter does not: drop or rename it"
+        "handler sums: incompatible: its state has a field 'count', but Meter does not: rename or drop it"
         in process.stderr
     )
     assert "penstock rebuild" in process.stderr
@@ -347,7 +347,7 @@ def test_a_batch_that_is_half_done_keeps_newer_events_from_being_declared(place:
     assert process.returncode == 1
     assert "handler sums: incompatible: batch" in process.stderr
     assert "was started by the previous code and is half done" in process.stderr
-    assert "Run the previous code once more, until it is ready; then run this code" in process.stderr
+    assert "Run the previous code once more, until the app is ready; then run this code" in process.stderr
     shape = HandlerPipe(place.spark, place.root, loaded(FIRST)[0], FIRST).log.event_shape("readings")
     assert shape is not None
     assert shape.version == 1
@@ -370,7 +370,7 @@ RENAMED = [('"sums", reads', '"others", reads')]
 
 @pytest.mark.parametrize(
     ("edits", "reason"),
-    [(ELSEWHERE, "same streams"), (RENAMED, "has no data for the handler 'others' to rebuild")],
+    [(ELSEWHERE, "same streams"), (RENAMED, "holds no data for the handler 'others'")],
 )
 def test_what_cannot_be_rebuilt_is_refused(
     place: Place, tmp_path: Path, edits: list[tuple[str, str]], reason: str
@@ -389,7 +389,7 @@ def test_a_log_whose_beginning_is_gone_is_rebuilt_only_if_told_so(place: Place, 
     pipe.close()
     process = place.command("rebuild", second)
     assert process.returncode == 1
-    assert "no longer contains the first events of sums; --kept rebuilds it from the kept events" in process.stderr
+    assert "the first events of sums; to rebuild it from the kept events, pass --kept" in process.stderr
     place.command("rebuild", second, "--kept")
     place.run(second)
     totals = sum(state["total"] for state in place.states(second).values())

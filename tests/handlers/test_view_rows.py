@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import App, Event
-from penstock.app.graph import change_streams, check, derived, nodes, order
+from penstock.app.check import check
+from penstock.app.graph import change_streams, derived, nodes, order
 from penstock.core import failpoints
 from penstock.core.columns import to_batch
 from penstock.core.schema import SYSTEM_COLUMNS
@@ -95,13 +96,13 @@ class Bare(Event):
 @pytest.mark.parametrize(
     ("row", "key", "message"),
     [
-        (Used, ["meter", "day"], "the key 'day' of its view is not a field of Used"),
-        (Used, ["hour"], "the key of its view must include 'meter'"),
-        (Used, ["meter", "parts"], "the key 'parts' of its view has a type that cannot identify a row"),
-        (Bare, ["level"], "the key 'level' of its view has a type that cannot identify a row"),
+        (Used, ["meter", "day"], "its view's key 'day' is not a field of Used"),
+        (Used, ["hour"], "its view's key must include 'meter'"),
+        (Used, ["meter", "parts"], "its view's key 'parts' has a type that cannot identify a row"),
+        (Bare, ["level"], "its view's key 'level' has a type that cannot identify a row"),
         (Used, [], "it has no key"),
-        ([Used, Bare], ["meter"], "with view=, a handler emits one class, for the rows"),
-        ((), ["meter"], "with view=, a handler emits one class, for the rows"),
+        ([Used, Bare], ["meter"], "a handler with view= emits only one class, the class of its rows"),
+        ((), ["meter"], "a handler with view= emits only one class, the class of its rows"),
     ],
 )
 def test_a_view_that_cannot_be_kept_is_refused(row: Any, key: list[str], message: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.analyze.handled import _offset
+from penstock.analyze.handled import _handler_offset
 from penstock.app.app import App
 from penstock.app.declared import ViewHandler
 from penstock.core.columns import partition_of, text_of, tick_batch, to_batch
@@ -121,7 +121,7 @@ class Keeping:
         ]
         columns = [list(column) for column in zip(*rows, strict=True)]
         arrays = [pa.array(column, kind) for column, kind in zip(columns, RESULT.types, strict=True)]
-        texts = [msgspec.json.encode([_offset(positions)]).decode() for positions in (start, end)]
+        texts = [msgspec.json.encode([_handler_offset(positions)]).decode() for positions in (start, end)]
         return Output(handled.next_id, texts[0], texts[1], 1, pa.Table.from_arrays(arrays, schema=RESULT))
 
     def _work(self, handled: HandlerLedgerEntry, shard: int, start: Positions, end: Positions) -> ShardWork:

@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock import App, Event
+from penstock.app.check import check
 from penstock.app.declared import Joiner
-from penstock.app.graph import check
 from penstock.testing import CRASH, Result, run, tick
 
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)

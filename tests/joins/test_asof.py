@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import App, Event, joins
-from penstock.app.graph import check
+from penstock.app.check import check
 from tests.joins.ads import Both, Left, Right, S, lookup_app, missed_texts, pair, parsed, result_of, texts
 
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -106,10 +106,10 @@ class Plain(Event):
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no such way": ({"how": "full"}, "how is 'full'; use 'left' or 'inner'"),
     "nothing kept": ({"keep": 0 * S}, "keep must be a timedelta above zero"),
-    "kept for ever": ({"keep": timedelta.max}, "keep must be a timedelta above zero, of at most 36525 days"),
+    "kept for ever": ({"keep": timedelta.max}, "keep must be a timedelta above zero and at most 36525 days"),
     "half a key": ({"key": ("key",)}, "key must be the name of a field, or two names if the sides differ"),
     "no bounds": ({"bounds": None}, "bounds is None; write bounds=joins.Bounds(events=10_000), or omit it"),
-    "a row class for a stream": ({"row": Right}, "row applies only to a view"),
+    "a row class for a stream": ({"row": Right}, "row applies only if the table is a view"),
     "no time": ({"table": "plain", "key": "key"}, "Plain has no event time, which the join needs"),
     "no such key": ({"key": ("key", "nothing")}, "the key 'nothing' is not a field of Right"),
     "no room": ({"bounds": joins.Bounds(versions=0)}, "bounds: versions must be an integer of at least 1"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import App, Event, joins
-from penstock.app.graph import check
+from penstock.app.check import check
 from penstock.testing import run, tick
 from tests.joins.ads import Both, Left, Right, S, join_app, missed_texts, pair, parsed, result_of, second, texts
 
@@ -153,7 +153,7 @@ def test_events_without_a_time_are_joined_by_log_time() -> None:
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no bound": ({"within": None}, "it has no time limit, so it would keep every event forever: set within=timedelta"),
-    "no duration": ({"within": 5}, "within must be a timedelta, or two of them"),
+    "no duration": ({"within": 5}, "within must be either a timedelta or a pair of"),
     "empty": ({"within": (-5 * S, 3 * S)}, "its interval is empty"),
     "longer than the calendar": (
         {"within": timedelta.max},
@@ -165,14 +165,17 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "late_after of endless is longer than a join can wait: use at most timedelta(days=36525)",
     ),
     "no such way": ({"how": "outer"}, "how is 'outer'; use 'inner', 'left', 'right' or 'full'"),
-    "no such key": ({"key": "nothing"}, "the key 'nothing' is not a field of Left; it has at, number, key"),
+    "no such key": ({"key": "nothing"}, "the key 'nothing' is not a field of Left; its fields are at, number, key"),
     "keys of different types": ({"key": ("key", "number")}, "'key' and 'number' have different types"),
-    "half a key": ({"key": ("key",)}, 'key must be the name of a field, or two names if the sides differ: key=("ad"'),
+    "half a key": (
+        {"key": ("key",)},
+        'key must be the name of a field, or two names if the sides differ, as in key=("ad"',
+    ),
     "too many keys": ({"key": ("key", "name", "at")}, "key must be the name of a field, or two names"),
     "no name for a key": ({"key": 5}, "key must be the name of a field, or two names"),
-    "itself": ({"right": "lefts", "key": "key"}, "both sides are lefts; a join needs two streams"),
+    "itself": ({"right": "lefts", "key": "key"}, "both sides are lefts; a join needs two different streams"),
     "a stream that is not there": ({"right": "nothing"}, "'nothing' must be declared before the join"),
-    "no time on one side": ({"right": "plain", "key": "key"}, "Plain has no event time, but the other side does"),
+    "no time on one side": ({"right": "plain", "key": "key"}, "Plain has no event time, but the other side has one"),
     "no lateness": (
         {"right": "unordered"},
         "unordered has no late_after, so the join cannot wait for late events",

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import App, Event, gone, windows
+from penstock.app.check import check
 from penstock.app.declared import Joiner
 from penstock.app.fingerprints.declared import handler_print
 from penstock.app.fingerprints.verdicts import Verdict, VerdictKind, handler_verdict
-from penstock.app.graph import check
 from penstock.testing import CRASH, Result, run, tick
 from tests.joins.ads import Both, S, second
 from tests.joins.naive import nested_loop
@@ -165,11 +165,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "keys of other lengths": ({"key": (["site", "device"], "site")}, "its keys have 2 and 1 fields"),
     "fields of other types": ({"key": (["site", "device"], ["meter", "site"])}, "'site' and 'meter' have different"),
     "no such field": ({"key": (["site", "device"], ["site", "device"])}, "the key 'device' is not a field of Reading"),
-    "a field twice": ({"key": (["site", "site"], ["site", "site"])}, "key is site, site, which names a field twice"),
+    "a field twice": ({"key": (["site", "site"], ["site", "site"])}, "key is site, site, which contains a field twice"),
     "no names": ({"key": []}, "key must be the name of a field"),
     "numbers": ({"key": ["site", 5]}, "key must be the name of a field"),
-    "a condition on the other side": ({"where": "meter = 1"}, "where='meter = 1', for alarms: there is no column"),
-    "a condition that is none": ({"where": (None, 5)}, "where='5', for readings: where is not a string"),
+    "a condition on the other side": ({"where": "meter = 1"}, "where='meter = 1' for alarms: there is no column"),
+    "a condition that is none": ({"where": (None, 5)}, "where='5' for readings: where is not a string"),
     "three conditions": ({"where": ("a", "b", "c")}, "for alarms: where is not a string"),
 }  # fmt: skip
 
@@ -184,9 +184,13 @@ def test_a_bad_key_or_condition_is_refused(options: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ({"key": "site"}, {}, "its key was site, site and is (site, device), (site, meter)"),
-        ({}, {"where": WHERE}, "its where for alarms was not given and is number % 3 <> 0"),
-        ({"where": WHERE}, {"where": (WHERE[0], None)}, "its where for readings was number % 4 <> 0 and is not given"),
+        ({"key": "site"}, {}, "its key was site, site and is now (site, device), (site, meter)"),
+        ({}, {"where": WHERE}, "its where for alarms was not given and is now number % 3 <> 0"),
+        (
+            {"where": WHERE},
+            {"where": (WHERE[0], None)},
+            "its where for readings was number % 4 <> 0 and is now not given",
+        ),
     ],
 )
 def test_another_key_or_condition_is_refused_by_what_is_stored(

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import App, Event, gone, joins, windows
+from penstock.app.check import check
 from penstock.app.declared import Joiner
-from penstock.app.graph import check
 from penstock.core.shapes import shape_of
 from penstock.handlers.evolution import misfit
 from penstock.testing import CRASH, run, tick
@@ -197,18 +197,18 @@ def test_the_newest_rows_are_kept_and_an_event_that_needs_others_is_missed() -> 
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "no unit": ({"per": None}, "sales is a rollup: set the unit of the rows, per='minute' or 'hour' or 'day'"),
-    "another unit": ({"per": "year"}, "per='minute' or 'hour' or 'day'; per is 'year'"),
-    "no range": ({"within": None}, "sales is a rollup: set how far back to look, within=timedelta(...)"),
-    "a negative range": ({"within": -HOUR}, "within=timedelta(...), above zero; within is"),
-    "no time": ({"within": 5}, "within=timedelta(...), above zero; within is 5"),
+    "no unit": ({"per": None}, "sales is a rollup: set per, the unit of the rows, to 'minute' or 'hour' or 'day'"),
+    "another unit": ({"per": "year"}, "to 'minute' or 'hour' or 'day'; per is 'year'"),
+    "no range": ({"within": None}, "sales is a rollup: set within, how far back to look, to a timedelta above zero"),
+    "a negative range": ({"within": -HOUR}, "to a timedelta above zero; within is"),
+    "no time": ({"within": 5}, "to a timedelta above zero; within is 5"),
     "longer than it is kept": ({"within": 101 * HOUR}, "but sales keeps hours only for 4 days, 4:00:00: increase"),
     "too many rows": ({"bounds": joins.Bounds(versions=4)}, "there can be 6 rows within 5:00:00, but bounds"),
-    "half of the key": ({"key": "shop"}, "the rollup sales has the key shop, till; the lookup must use that whole key"),
-    "no class": ({"row": None}, "columns of the view sales that the function needs, and per, start, till, shop"),
+    "half of the key": ({"key": "shop"}, "the rollup sales has the key shop, till; the lookup must use the whole key"),
+    "no class": ({"row": None}, "with per, start, till, shop and all other columns of the view sales that the"),
     "a class without the range": ({"row": Bare}, "Bare must have the field `per: str`, which is used to look up rows"),
     "a class with another type": ({"row": Odd}, "Odd must have the field `per: str`, which is used to look up rows"),
-    "keep": ({"keep": HOUR}, "keep applies only if the table is a stream; a rollup has its own"),
+    "keep": ({"keep": HOUR}, "keep applies only if the table is a stream; a rollup has a keep of its own"),
     "how": ({"how": "full"}, "how is 'full'; use 'left' or 'inner'"),
     "a stream": ({"table": "sold", "key": "shop"}, "per and within apply only to a rollup, and sold is not a rollup"),
     "another view": ({"table": "other", "key": "shop"}, "per and within apply only to a rollup, and other is not"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import App, Event
-from penstock.app.graph import check
+from penstock.app.check import check
 from penstock.testing import CRASH, run, tick
 from tests.joins.ads import Both, S, second, texts
 

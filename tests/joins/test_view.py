@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from penstock import App, Event, State, gone, windows
+from penstock.app.check import check
 from penstock.app.declared import Joiner
-from penstock.app.graph import change_streams, check, order
+from penstock.app.graph import change_streams, order
 from penstock.core import wakeups
 from penstock.core.contracts import Context, Output
 from penstock.core.errors import DeclarationError
@@ -166,8 +167,8 @@ def test_the_view_comes_before_the_handler_and_its_changes_are_published() -> No
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "no class": ({"row": None}, "set row=Class, an Event with the columns of the view limits that the function needs"),
-    "another key": ({"key": "amount"}, "the view limits has the key card; the lookup must use that whole key"),
+    "no class": ({"row": None}, "set row=Class, an Event with card and all other columns of the view limits that"),
+    "another key": ({"key": "amount"}, "the view limits has the key card; the lookup must use the whole key"),
     "no key in it": ({"row": Judged}, "the key 'card' is not a field of Judged"),
     "a type that a view cannot be trusted with": ({"row": Listed}, "Listed.limits cannot be read from a view; use str"),
     "the events' own class": ({"row": Payment}, "row must be a separate class"),

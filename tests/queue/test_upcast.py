@@ -306,18 +306,18 @@ class Both(Event, renamed={"text": "order"}):
 @pytest.mark.parametrize(
     ("cls", "says"),
     [
-        (Fewer, r"its events have a field 'text' and Fewer does not: .* with renamed=\{'text': 'NEW_NAME'\} or"),
+        (Fewer, r"its events have a field 'text', but Fewer does not: .* with renamed=\{'text': 'NEW_NAME'\} or"),
         (
             Renamed,
             r"renamed=\{'text': 'body'\} or dropped=\['text'\] in the statement `class Renamed\(\.\.\.\)`\. If this is",
         ),
-        (More, "More.vat is new, and its events have no value for it: give it a default"),
+        (More, "More.vat is new, and its events have no value for it: either give it a default"),
         (
             Another,
             r"Another.cents was int and is float: raise the version \(version=2 in the statement `class Another\(",
         ),
         (Strict, r"Strict.note was str \| null and is str: raise the version"),
-        (Both, "its events have both 'order' and 'text', and Both.order can be only one of them"),
+        (Both, "its events have both 'order' and 'text', but Both.order can be only one of them"),
     ],
 )
 def test_a_change_that_is_not_said_is_refused_and_changes_nothing(
@@ -377,7 +377,7 @@ def test_migrate_must_stay_while_there_are_events_that_need_it(log: EmbeddedLog)
     stored(log)
     declare(log, failing(lambda fields: fields))
     with pytest.raises(
-        DeclarationError, match="it has events from before version 2, and Without has no method migrate"
+        DeclarationError, match="it has events from before version 2, but Without has no migrate method"
     ):
         declare(log, Without)
     log.trim("orders", Retention(age=AT - AT, size_bytes=0, floor={}))
@@ -488,7 +488,7 @@ def test_a_reader_without_the_class_reads_data_and_refuses_what_takes_code(
             return {"body": fields["body"]}
 
     declare(log, Coded)
-    reason = "that requires the migrate method of its class, which is not available here"
+    reason = "reading it requires the migrate method of its class, which is not available here"
     with pytest.raises(EventUnreadable, match=reason):
         list(reader.read("orders", 0, 0, reader.ends("orders")[0]))
     reader.close()

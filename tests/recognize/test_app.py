@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock import App
+from penstock.app.check import check
 from penstock.app.declared import Recognizer, View
-from penstock.app.graph import check
 from penstock.handlers.purity import impurities
 from penstock.testing import CRASH, Result, run, tick
 from tests.cep.letters import Letter, letters

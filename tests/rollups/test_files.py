@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from penstock.analyze.handled import _offset
+from penstock.analyze.handled import _handler_offset
 from penstock.core import failpoints
 from penstock.core.columns import partition_of, tick_batch, to_batch
 from penstock.core.contracts import Output, StreamSpec
@@ -84,7 +84,7 @@ class Kept:
             work = ShardWork(shard, 0, base, digest, handled.next_id, *own)
             rows += [(shard, number, payload) for number, payload in HandlerWorker(self.plan).run(work)]
         columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), RESULT.types, strict=True)]
-        start, end = (msgspec.json.encode([_offset(positions)]).decode() for positions in ways[1:])
+        start, end = (msgspec.json.encode([_handler_offset(positions)]).decode() for positions in ways[1:])
         return Output(handled.next_id, start, end, 1, pa.Table.from_arrays(columns, schema=RESULT))
 
     def rows(self, wanted: BucketRange) -> list[tuple[str, str, int, int]]:

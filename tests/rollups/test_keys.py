@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import App, windows
+from penstock.app.check import check
 from penstock.app.fingerprints.declared import handler_print
 from penstock.app.fingerprints.verdicts import Verdict, VerdictKind, handler_verdict
-from penstock.app.graph import check
 from penstock.app.loading import load
 from penstock.core.shapes import shape_of
 from penstock.handlers.evolution import misfit
@@ -107,10 +107,10 @@ def test_an_event_that_is_not_taken_moves_no_time_of_its_key_and_leaves_no_state
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"key": ["shop", "till", "shop"]}, "the key is shop, till, shop, which names a field twice"),
+        ({"key": ["shop", "till", "shop"]}, "the key is shop, till, shop, which contains a field twice"),
         ({"key": ["shop", "desk"]}, "the key 'desk' is not a field of Sold"),
-        ({"key": ["shop", 5]}, "the key is ('shop', 5); use the name of one field or several fields of Sold"),
-        ({"where": "desk = 1"}, "where='desk = 1', for sold: there is no column 'desk'"),
+        ({"key": ["shop", 5]}, "the key is ('shop', 5); use the name of one or more fields of Sold"),
+        ({"where": "desk = 1"}, "where='desk = 1' for sold: there is no column 'desk'"),
         (
             {"aggregate": {"till": windows.count()}},
             "an aggregate has the name 'till', which is already used by another column",
@@ -133,9 +133,9 @@ def test_rollups_of_one_field_keep_the_state_that_they_had_before_there_could_be
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ({"key": "shop"}, {}, "its key was shop and is (shop, till), but its state is stored by the old key"),
-        ({}, {"where": WHERE}, "its where for sold was not given and is amount >= 2"),
-        ({"where": WHERE}, {"where": "amount > 2"}, "its where for sold was amount >= 2 and is amount > 2"),
+        ({"key": "shop"}, {}, "its key was shop and is now (shop, till), but its state is stored by the old key"),
+        ({}, {"where": WHERE}, "its where for sold was not given and is now amount >= 2"),
+        ({"where": WHERE}, {"where": "amount > 2"}, "its where for sold was amount >= 2 and is now amount > 2"),
     ],
 )
 def test_another_key_or_condition_is_refused_by_what_is_stored(

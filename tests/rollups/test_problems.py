@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import App, Event, State, windows
-from penstock.app.graph import check
+from penstock.app.check import check
 from penstock.core.shapes import shape_of
 from penstock.handlers.evolution import misfit
 from penstock.handlers.samples import BEGIN
@@ -86,11 +86,11 @@ def test_a_sound_one_has_no_problems() -> None:
         ),
         (
             {"aggregate": {}},
-            'aggregate is empty: name a column and its aggregate, as in aggregate={"orders": windows.count()}',
+            'aggregate is empty: add a column name and its aggregate, as in aggregate={"orders": windows.count()}',
         ),
         (
             {"aggregate": "orders"},
-            "aggregate is 'orders'; name a column for each one, as in aggregate={\"orders\": windows.count()}",
+            "aggregate is 'orders'; give each aggregate a column name, as in aggregate={\"orders\": windows.count()}",
         ),
         (
             {"aggregate": {"start": windows.count()}},
@@ -110,16 +110,16 @@ def test_a_sound_one_has_no_problems() -> None:
         ),
         (
             {"aggregate": {"n": windows.sum("price")}},
-            "n reads 'price', which is not a field of Sale; it has at, shop, product, amount",
+            "n reads 'price', which is not a field of Sale; its fields are at, shop, product, amount",
         ),
         (
             {"aggregate": {"n": windows.sum("product")}},
             "n needs numbers, but Sale.product is not a number; count('product') takes any type",
         ),
-        ({"key": "till"}, "the key 'till' is not a field of Sale; it has at, shop, product, amount"),
+        ({"key": "till"}, "the key 'till' is not a field of Sale; its fields are at, shop, product, amount"),
         (
             {"reads": ["sold", "refunds"]},
-            "Refund has no event time, but its other inputs do: class Refund(Event, time=...)",
+            "Refund has no event time, but the other inputs have one: write class Refund(Event, time=...)",
         ),
         (
             {"reads": "nothing"},
@@ -150,7 +150,8 @@ def test_the_key_of_several_streams_must_be_of_one_type() -> None:
     streams = [app.stream("sold", Sale), app.stream("returned", Return)]
     app.rollup("sales", reads=streams, key="shop", by="day", aggregate=COUNT)
     [problem] = check(app)
-    message = "the key 'shop' is str in Sale and int in Return; give it one type, or declare a separate rollup for each"
+    kinds = "the key 'shop' is str in Sale and int in Return"
+    message = f"{kinds}; give it one type, or declare a separate rollup for each class"
     assert problem.message == f"handler sales: {message}"
 
 
@@ -176,7 +177,7 @@ def test_the_key_must_not_be_called_as_a_column_of_every_rollup() -> None:
     app = App("rides")
     app.rollup("rides", reads=app.stream("ridden", Ride), key="start", by=["day"], aggregate=COUNT)
     (problem,) = [problem.message for problem in check(app) if "the key has the name" in problem.message]
-    assert problem.startswith("handler rides: the key has the name 'start', which is already a column of every rollup")
+    assert problem.startswith("handler rides: the key has the name 'start', but every rollup already has a column with")
 
 
 def state_of(**options: Any) -> Any:
@@ -208,7 +209,7 @@ def test_a_key_that_is_no_name_is_told_once(key: Any) -> None:
     app = App("shop")
     app.rollup("sales", reads=app.stream("sold", Sale), key=key, by="day", aggregate=COUNT)
     fields = "at, shop, product, amount"
-    message = f"handler sales: the key is {key!r}; use the name of one field or several fields of Sale: {fields}"
+    message = f"handler sales: the key is {key!r}; use the name of one or more fields of Sale: {fields}"
     assert [problem.message for problem in check(app)] == [message]
 
 
@@ -220,7 +221,7 @@ def _unwilling() -> Tops:
     ("factory", "message"),
     [
         (_unwilling, "n cannot create its object: the function raises ValueError: no"),
-        (list, "n keeps a list, which has no add; it must have add, merge and copy, like a sketch"),
+        (list, "n keeps a list, which has no method add; it must have add, merge and copy, like a sketch"),
     ],
 )
 def test_an_object_that_cannot_be_kept_is_told(factory: Any, message: str) -> None:

@@ -48,7 +48,7 @@ def test_check_prints_every_problem_with_its_line(tmp_path: Path) -> None:
     assert done.returncode == 1
     lines = done.stderr.splitlines()
     assert lines[0].startswith("shop.py:8: stream orders: the key 'produkt' is not a field of Order")
-    assert lines[1].startswith("shop.py:9: view sales: top and by go together")
+    assert lines[1].startswith("shop.py:9: view sales: top and by must be set together")
     assert len(lines) == 2
 
 
@@ -251,6 +251,10 @@ MISTYPED_COMMANDS = [
         "keys add bob admin --expire-in 1d",
         "there is no option '--expire-in'; did you mean '--expires'? (see `penstock keys add --help`)",
     ),
+    ("run app.py --port http", "argument --port: 'http' is not a port; use a number from 0 to 65535 (see "),
+    ("run app.py --port 65536", "argument --port: '65536' is not a port; use a number from 0 to 65535"),
+    ("check app.py --events many", "argument --events: 'many' is not a number of events; use 1 or more"),
+    ("check app.py --events 0", "argument --events: '0' is not a number of events; use 1 or more"),
     ("doctor --zzzzzz", "there is no option '--zzzzzz'; available: --help"),
     ("doctor now", "unrecognized arguments: now (see `penstock doctor --help`)"),
 ]  # fmt: skip

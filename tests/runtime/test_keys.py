@@ -83,7 +83,7 @@ def test_rotate_shows_another_key_and_says_what_becomes_of_the_first(
 def test_revoke_ends_a_key_and_the_file_says_that_keys_are_needed(here: Path, capsys: Captured) -> None:
     penstock(capsys, "keys", "add", "bob", "admin")
     assert penstock(capsys, "keys", "revoke", "bob") == ("", "penstock: bob is revoked\n")
-    assert "or it is revoked" in penstock(capsys, "keys", "revoke", "bob", status=1)[1]
+    assert "does not exist or has been revoked" in penstock(capsys, "keys", "revoke", "bob", status=1)[1]
     assert (here / ".penstock/keys.json").exists()
 
 
@@ -143,8 +143,8 @@ def test_a_file_that_cannot_be_read_is_told(here: Path, capsys: Captured, conten
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
 def test_nobody_else_can_connect_before_there_is_a_key(capsys: Captured, host: str) -> None:
     _, said = penstock(capsys, "run", "app.py", "--host", host, "--port", "0", status=1)
-    assert f"{host} can be reached from other machines, and requests need no key yet" in said
-    assert "create one first with `penstock keys add NAME admin`, or use 127.0.0.1" in said
+    assert f"{host} can be reached from other machines, but requests need no key yet" in said
+    assert "create a key first with `penstock keys add NAME admin`, or use 127.0.0.1" in said
 
 
 @pytest.mark.parametrize(("host", "is_open"), [("127.0.0.1", True), ("::1", True), ("0.0.0.0", False), ("::", False)])

@@ -65,7 +65,7 @@ def count(state, order, ctx):
     return [Row(shop=order.shop, count=state.count)]
 """
 REBUILT = "it was rebuilt: the next start switches to its new state"
-IGNORED = "state that a rebuild has prepared for it is ignored, because other code computed that state"
+IGNORED = "the state that a rebuild prepared for it is ignored, because other code computed that state"
 CHANGED = "its code has changed; earlier results stay as the old code computed them"
 
 
@@ -231,7 +231,7 @@ def test_state_from_a_stream_that_was_removed_since_is_not_used(site: Site) -> N
     site.prepare(generations={"orders": 99})
     verdict = site.verdict()
     assert verdict.kind is VerdictKind.incompatible
-    assert verdict.reason == "it was computed from events of orders that were removed"
+    assert verdict.reason == "it was computed from events of orders that have since been removed"
 
 
 def test_run_says_it_too_if_the_data_has_no_fingerprint(site: Site) -> None:
@@ -289,7 +289,7 @@ def test_a_file_that_is_edited_during_a_rebuild_keeps_the_app_from_switching(sit
     site.write(22)
     rebuild = rebuilt(site)
     site.neighbour.write_text("STEP = 333\n")
-    with pytest.raises(DeclarationError, match=rf"{NEIGHBOUR}.py was edited in the meantime.*--handler count"):
+    with pytest.raises(DeclarationError, match=rf"{NEIGHBOUR}.py changed in the meantime.*--handler count"):
         rebuild.take_over(lambda _: None)
     rebuild.close()
     assert not site.adopts()

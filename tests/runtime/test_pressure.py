@@ -29,7 +29,7 @@ def test_the_wait_is_the_time_to_catch_up_by_half() -> None:
     hold = judge(Behind("till", 2000, 100.0), False, 1000)
     assert hold is not None
     assert hold.retry_after_s == 15
-    assert hold.reason == "is 2000 events ahead of till, and at most 1000 are allowed"
+    assert hold.reason == "is 2000 events ahead of till; the limit is 1000"
 
 
 @pytest.mark.parametrize(("rate", "wait_s"), [(0.0, 5), (0.001, 60), (10_000_000.0, 1)])
@@ -74,9 +74,9 @@ def test_why_a_stream_sheds_and_is_held_is_told_with_each_limit() -> None:
     with ingress() as front:
         press(front, lambda name: Behind("till", 2001, 10.0), 1000)
         shedding = front.shedding()["shed"]
-        assert shedding.reason == "is 2001 events ahead of till, and at most 1000 are allowed"
+        assert shedding.reason == "is 2001 events ahead of till; the limit is 1000"
         assert shedding.lags
-        assert front.held()["shed"].reason == "is 2001 events ahead of till, and at most 2000 are allowed"
+        assert front.held()["shed"].reason == "is 2001 events ahead of till; the limit is 2000"
         press(front, lambda name: None, 1000)
         assert not front.shedding()
         assert not front.held()
@@ -88,6 +88,6 @@ def test_the_log_tells_when_shedding_begins_and_ends(caplog: pytest.LogCaptureFi
             press(front, lambda name: Behind("till", behind, 10.0), 1000)  # noqa: B023
     messages = [record.message for record in caplog.records if "stream shed" in record.message]
     assert messages == [
-        "stream shed sheds: it is 1001 events ahead of till, and at most 1000 are allowed",
+        "stream shed sheds: it is 1001 events ahead of till; the limit is 1000",
         "stream shed keeps all events again",
     ]

@@ -55,7 +55,7 @@ def test_a_view_that_a_handler_keeps_is_rebuilt_as_that_handler() -> None:
 def test_with_nothing_named_it_says_what_there_is() -> None:
     with pytest.raises(DeclarationError) as refused:
         choose(app, [], [])
-    listed = "name what to rebuild: --view counts, --view totals, --handler checked"
+    listed = "to rebuild anyway, pass one or more of: --view counts, --view totals, --handler checked"
     assert refused.value.message == f"no change needs a rebuild; {listed}"
 
 
@@ -72,7 +72,7 @@ def test_an_unknown_view_is_refused_with_those_that_there_are() -> None:
 
 
 def test_a_derived_view_has_nothing_to_rebuild() -> None:
-    with pytest.raises(DeclarationError, match=r"view busy: it reads only views.*there is nothing to rebuild"):
+    with pytest.raises(DeclarationError, match=r"view busy: there is nothing to rebuild, because it reads only views"):
         choose(app, ["busy"], [])
 
 

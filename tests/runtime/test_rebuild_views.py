@@ -234,13 +234,13 @@ def test_a_log_that_no_longer_reaches_back_is_rebuilt_only_if_told_so(
     trim(site)
     with site.log() as log:
         gone = sum(log.starts("readings").values())
-    with pytest.raises(DeclarationError, match="no longer contains the first events of peak; --kept") as refused:
+    with pytest.raises(DeclarationError, match="events of peak; to rebuild it from the kept events") as refused:
         site.rebuild(second, "peak")
-    line = f"readings: at most {gone:,} of its first events were deleted, in"
+    line = f"readings: up to {gone:,} of its first events were deleted, in"
     assert line in refused.value.message
     assert "all before 2026-01-01 12:00:59 UTC" in refused.value.message
     said = site.rebuild(second, "peak", kept=True)
-    assert any("peak is rebuilt without the dropped events" in message and line in message for message in said)
+    assert any("rebuilding peak without the deleted events" in message and line in message for message in said)
     site.run(second)
     assert sum(n for _, n in site.peak(second).values()) == 90 - gone
     site.rebuild(second, "peak")  # the view began there, so nothing of it is missing
@@ -254,9 +254,9 @@ def test_two_rebuilds_at_once_are_refused_and_a_start_beside_one_waits(
 ) -> None:
     site = opened(prepared)
     with rebuild_lock(site.directory):
-        with pytest.raises(AlreadyRunning, match="another rebuild is running on"):
+        with pytest.raises(AlreadyRunning, match="another rebuild is running in"):
             site.rebuild(second, "peak")
-        with pytest.raises(AssertionError, match="was rebuilt, and will be adopted later"):  # restarted later
+        with pytest.raises(AssertionError, match="the rebuilt view peak will be adopted later"):  # restarted later
             site.run(second)
         assert EmbeddedNextView(site.directory, "peak").read() is not None
     site.run(second)
@@ -327,7 +327,7 @@ def test_a_view_of_a_stream_that_is_not_there_is_refused(opened: Opened, begun: 
     site = opened(begun)
     other = changed(tmp_path, [('app.stream("readings"', 'app.stream("fresh"'), ("FROM readings", "FROM fresh")])
     with pytest.raises(
-        DeclarationError, match=r"there is no stream 'fresh' in .*: there is nothing to rebuild it from"
+        DeclarationError, match=r"there is no stream 'fresh' in .*, so there is nothing to rebuild it from"
     ):
         site.rebuild(other, "peak")
 

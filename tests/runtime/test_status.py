@@ -94,8 +94,8 @@ def test_what_is_gone_is_told_as_a_bound(log: EmbeddedLog) -> None:
     log.trim("fixes", Retention(timedelta(0), 2**40, {0: LONG + 10}))
     (line,) = missing(log, {"fixes": log.starts("fixes")}, {})
     assert line == (
-        "fixes: at most 100,010 of its first events were deleted, in "
-        "1 of 1 partitions: all before 2026-01-01 00:00:01 UTC"
+        "fixes: up to 100,010 of its first events were deleted, in "
+        "1 of 1 partitions, all before 2026-01-01 00:00:01 UTC"
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock import App
-from penstock.app.graph import check
+from penstock.app.check import check
 from penstock.core.access import Policy
 from penstock.core.access.policy import Jwt
 from penstock.core.access.tokens import LEEWAY_S

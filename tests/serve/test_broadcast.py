@@ -353,7 +353,7 @@ def test_one_that_fails_to_take_is_given_it_and_others_notice_nothing(caplog: py
             await asyncio.sleep(0)
             view.put({"a": 1})
             assert [values([await task]) for task in waits] == [[1], [1]]
-        assert "failed to take" in caplog.text
+        assert "callback failed" in caplog.text
 
     run(main())
 

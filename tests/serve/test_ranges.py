@@ -110,8 +110,8 @@ def test_an_answer_about_a_range_that_is_the_same_is_not_sent_again() -> None:
     ("params", "parameter", "detail"),
     [
         ({"per": "week"}, "per", "per must be one of minute, hour"),
-        ({"from": "2024-05-01T10:00:00Z"}, "from", "from requires per, one of minute, hour"),
-        ({"to": "2024-05-01T10:00:00Z"}, "to", "to requires per, one of minute, hour"),
+        ({"from": "2024-05-01T10:00:00Z"}, "from", "from can be used only with per, which must be one of minute, hour"),
+        ({"to": "2024-05-01T10:00:00Z"}, "to", "to can be used only with per, which must be one of minute, hour"),
         ({"per": "hour", "from": "yesterday"}, "from", "from must be a time with a time zone"),
         ({"per": "hour", "to": "2024-05-01T10:00:00"}, "to", "to must be a time with a time zone"),
         ({"per": "hour", "to": "9999-12-31T23:59:59.9-23:00"}, "to", "to must be a time with a time zone"),

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from penstock import App, Context, Event, Record, State
-from penstock.app.graph import check
+from penstock.app.check import check
 from penstock.core.schema import UnmappedType, event_schema
 from penstock.core.shapes import shape_of
 from penstock.core.state_value import shown
@@ -98,7 +98,9 @@ def test_what_an_event_that_fails_did_to_a_sketch_is_undone() -> None:
 
 def test_an_item_that_a_sketch_refuses_fails_its_event_only() -> None:
     result = run(app, {"visits": [visit(0), visit(2, float("nan")), visit(4)]})
-    assert [failure.error for failure in result.failed(pages)] == ["ValueError: NaN has no rank"]
+    assert [failure.error for failure in result.failed(pages)] == [
+        "ValueError: NaN cannot be added, because it has no rank"
+    ]
     assert result.states(pages)["p0"].visits == 2
 
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import App, Event, windows
+from penstock.app.check import check
 from penstock.app.fingerprints.declared import handler_print
 from penstock.app.fingerprints.verdicts import Verdict, VerdictKind, handler_verdict
-from penstock.app.graph import check
 from penstock.app.loading import load
 from penstock.core.shapes import shape_of
 from penstock.handlers.evolution import misfit
@@ -203,7 +203,7 @@ def test_the_condition_holds_for_every_stream_that_is_read() -> None:
     app.window("used", reads=[one, two], key="meter", where=WHERE, **options)
     app.window("other", reads=[one, two], key="meter", where="zone = 0", **options)
     (problem,) = check(app)
-    assert problem.message.startswith("handler other: where='zone = 0', for one: there is no column 'zone'")
+    assert problem.message.startswith("handler other: where='zone = 0' for one: there is no column 'zone'")
     assert problem.where.file.endswith("test_keys.py")
     sound = App("two")
     one, two = sound.stream("one", Reading), sound.stream("two", Zoned)
@@ -238,12 +238,12 @@ def test_windows_of_one_field_keep_the_state_that_they_had_before_there_could_be
         (
             {"key": "meter"},
             {"key": KEY},
-            "its key was meter and is (meter, zone), but its state is stored by the old key",
+            "its key was meter and is now (meter, zone), but its state is stored by the old key",
         ),
-        ({"key": KEY}, {"key": ["zone", "meter"]}, "its key was (meter, zone) and is (zone, meter)"),
-        ({}, {"where": WHERE}, "its where for readings was not given and is watts >= 0"),
-        ({"where": WHERE}, {"where": "watts > 0"}, "its where for readings was watts >= 0 and is watts > 0"),
-        ({"where": WHERE}, {}, "its where for readings was watts >= 0 and is not given"),
+        ({"key": KEY}, {"key": ["zone", "meter"]}, "its key was (meter, zone) and is now (zone, meter)"),
+        ({}, {"where": WHERE}, "its where for readings was not given and is now watts >= 0"),
+        ({"where": WHERE}, {"where": "watts > 0"}, "its where for readings was watts >= 0 and is now watts > 0"),
+        ({"where": WHERE}, {}, "its where for readings was watts >= 0 and is now not given"),
     ],
 )
 def test_another_key_or_condition_is_refused(old: dict[str, Any], new: dict[str, Any], reason: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock import App, Event, windows
-from penstock.app.graph import check
+from penstock.app.check import check
 from penstock.testing import run, tick
 from tests.windows.meters import seconds
 
@@ -84,14 +84,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"trigger": windows.every(timedelta(0))}, "windows.every takes a timedelta above zero"),
     ({"aggregate": {}}, "it has no aggregates"),
     ({"aggregate": None}, "it has no aggregates"),
-    ({"aggregate": [windows.count()]}, "has no names: write aggregate={"),
+    ({"aggregate": [windows.count()]}, "has no column names: write aggregate={"),
     ({"aggregate": {"n": "count"}}, "n='count' is not an aggregate; write windows.mean(column)"),
     ({"aggregate": {"window": windows.count()}}, "the name 'window' is taken"),
     ({"aggregate": {"meter": windows.count()}}, "the name 'meter' is taken"),
-    ({"aggregate": {"a b": windows.count()}}, "the column 'a b' is not a valid name"),
-    ({"aggregate": {"x):print(1": windows.count()}}, "the column 'x):print(1' is not a valid name"),
-    ({"aggregate": {"class": windows.count()}}, "the column 'class' is not a valid name"),
-    ({"aggregate": {"m": windows.mean("volts")}}, "m reads 'volts', which is not a field of Reading; it has at, meter"),
+    ({"aggregate": {"a b": windows.count()}}, "the column name 'a b' is invalid"),
+    ({"aggregate": {"x):print(1": windows.count()}}, "the column name 'x):print(1' is invalid"),
+    ({"aggregate": {"class": windows.count()}}, "the column name 'class' is invalid"),
+    ({"aggregate": {"m": windows.mean("volts")}}, "which is not a field of Reading; its fields are at, meter"),
     ({"aggregate": {"m": windows.mean("meter")}}, "m needs numbers, but Reading.meter is not a number"),
     ({"aggregate": {"m": windows.mean("price")}}, "would lose digits of the decimals in Reading.price"),
     ({"aggregate": {"m": windows.max("tags")}}, "m needs values that can be ordered"),
@@ -103,26 +103,26 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"aggregate": {"m": windows.sum(None)}}, "m reads None, which is not a field of Reading"),  # type: ignore[arg-type]
     ({"aggregate": {"m": windows.sum(["watts"])}}, "m reads ['watts'], which is not a field of Reading"),  # type: ignore[arg-type]
     ({"aggregate": {"m": windows.summary("watts", _none, id, int)}}, "the function raises LookupError: none"),
-    ({"aggregate": {"m": windows.summary("watts", list, len, int)}}, "m keeps a list, which has no add"),  # type: ignore[type-var]
+    ({"aggregate": {"m": windows.summary("watts", list, len, int)}}, "m keeps a list, which has no method add"),  # type: ignore[type-var]
     (
         {"aggregate": {"m": windows.summary("watts", Plain, id, int)}},
         "m keeps a Plain, which cannot be stored",
     ),
     ({"key": "volts"}, "the key 'volts' is not a field of Reading"),
-    ({"key": []}, "the key is []; use the name of one field or several fields of Reading"),
-    ({"key": ["meter", 5]}, "the key is ('meter', 5); use the name of one field or several fields of Reading"),
-    ({"key": [["meter"], "kind"]}, "the key is (['meter'], 'kind'); use the name of one field or several fields"),
-    ({"key": ["meter", "meter"]}, "the key is meter, meter, which names a field twice"),
+    ({"key": []}, "the key is []; use the name of one or more fields of Reading"),
+    ({"key": ["meter", 5]}, "the key is ('meter', 5); use the name of one or more fields of Reading"),
+    ({"key": [["meter"], "kind"]}, "the key is (['meter'], 'kind'); use the name of one or more fields"),
+    ({"key": ["meter", "meter"]}, "the key is meter, meter, which contains a field twice"),
     ({"key": ["meter", "volts"]}, "the key 'volts' is not a field of Reading"),
-    ({"key": ["meter", "tags"]}, "the key 'tags' has a type that cannot identify anything"),
-    ({"where": "volts > 5"}, "where='volts > 5', for readings: there is no column 'volts'"),
-    ({"where": "watts"}, "where='watts', for readings: "),
-    ({"where": "watts >"}, "where='watts >', for readings: "),
-    ({"where": 5}, "where='5', for readings: where is not a string"),
-    ({"where": "_kind = 0"}, "where='_kind = 0', for readings: there is no column '_kind'"),
+    ({"key": ["meter", "tags"]}, "the key 'tags' has a type that cannot be used as a key"),
+    ({"where": "volts > 5"}, "where='volts > 5' for readings: there is no column 'volts'"),
+    ({"where": "watts"}, "where='watts' for readings: "),
+    ({"where": "watts >"}, "where='watts >' for readings: "),
+    ({"where": 5}, "where='5' for readings: where is not a string"),
+    ({"where": "_kind = 0"}, "where='_kind = 0' for readings: there is no column '_kind'"),
     ({"late_after": timedelta(-1)}, "late_after must be a timedelta of zero or more"),
     ({"event": Bare, "late_after": MINUTE}, "Bare has no event time, which windows need"),
-    ({"by": "n"}, "top and by go together"),
+    ({"by": "n"}, "top and by must be set together"),
     ({"top": 3, "by": "most"}, "by='most' is not a field of Row"),
     ({"top": 3, "by": ["n"]}, "by=['n'] is not a field of Row"),
     ({"top": "3", "by": "n"}, "top must be an integer of at least 1"),
@@ -163,7 +163,7 @@ def test_a_key_that_is_called_as_another_column_of_a_row_is_refused(key: str, ov
     numbered = over in (HYBRID, windows.tumbling(9))
     own = {"number", "start", "end"} if numbered else {"window"}
     own |= {"closed"} if trigger == windows.on_change else set()
-    message = f"the key has the name {key!r}, which is already a column of these rows; rename the field"
+    message = f"the key has the name {key!r}, but these rows already have a column with that name; rename the field"
     assert problems(Numbered, key=key, over=over, trigger=trigger) == ([message] if key in own else [])
 
 

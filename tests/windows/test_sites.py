@@ -126,11 +126,11 @@ WHERE = ('    where="NOT test",\n', '    where="NOT test AND watts > 50",\n')
 @pytest.mark.parametrize(
     ("edit", "reason", "command"),
     [
-        (WHERE, "its where for readings was NOT test and is NOT test AND watts > 50", "rebuild"),
-        ((WHERE[0], ""), "its where for readings was NOT test and is not given", "rebuild"),
+        (WHERE, "its where for readings was NOT test and is now NOT test AND watts > 50", "rebuild"),
+        ((WHERE[0], ""), "its where for readings was NOT test and is now not given", "rebuild"),
         (
             ('key=["site", "meter"],\n    where="NOT test",', 'key="site",'),
-            "its key was (site, meter) and is site",
+            "its key was (site, meter) and is now site",
             "purge",
         ),
         (("minutes=1", "minutes=2"), "its state belongs to a different declaration", "rebuild"),

@@ -10,6 +10,6 @@ stored       the file `declarations.json`
 verdicts     compares stored and declared fingerprints
 
 `penstock.analyze.plan_print` adds the plan of a view: the JSON and text that Spark writes for inputs without events.
-`FORM` is a version number for the set of values that a walk covers. After it is raised, older fingerprints are compared
-by their source digest, which is then also computed in the old form.
+`FORM` is a version number for the set of values that a walk covers. After `FORM` has been raised, older fingerprints
+are compared by their source digest, which is then also computed in the old form.
 """

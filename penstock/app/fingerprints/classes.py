@@ -34,7 +34,7 @@ WRAPPING = frozenset(
 )
 """The attributes that `functools.wraps` copies from the wrapped function."""
 _NO_OPTION = frozenset({"init", "repr"})
-"""Options of dataclasses whose effect is in the methods of the class, or only in how an instance is printed."""
+"""Dataclass options that are left out: they affect only the methods of the class, or how an instance is printed."""
 
 
 def is_local_class(cls: type) -> bool:
@@ -46,8 +46,8 @@ def is_local_class(cls: type) -> bool:
 
 
 def field_texts(cls: type) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a class, with their types as text, for its fingerprint. The fields of dataclasses and structs
-    define the class."""
+    """Yield the fields of a class, with their types as text, for its fingerprint. Fields are included because they
+    define a dataclass or struct."""
     try:
         hints = cls.__annotations__ if "__annotations__" in vars(cls) or hasattr(cls, "__annotate__") else {}
     except Exception:
@@ -57,8 +57,8 @@ def field_texts(cls: type) -> Iterator[tuple[str, str]]:
 
 
 def class_hints(cls: type) -> list[tuple[str, Any]]:
-    """Return the type hints of the fields of a dataclass, struct or named tuple, resolved, by name. Empty if they
-    cannot be resolved."""
+    """Return the field names of a dataclass, struct or named tuple with their resolved type hints, sorted by name.
+    Empty if the hints cannot be resolved."""
     if not (hasattr(cls, "__dataclass_fields__") or hasattr(cls, "__struct_fields__") or hasattr(cls, "_fields")):
         return []
     try:
@@ -100,11 +100,11 @@ def contents(cls: type) -> Iterator[tuple[str, Any]]:
     made_new = "_field_defaults" in vars(cls) and issubclass(cls, tuple)  # implied by the fields of the named tuple
     is_enum = issubclass(cls, enum.Enum)
     for name, content in vars(cls).items():
-        generated = is_dataclass and isinstance(content, FunctionType) and not _written(content)
+        generated = is_dataclass and isinstance(content, FunctionType) and not _is_written_function(content)
         generated |= made_new and name == "__new__"
         if name in _OF_CLASS or isinstance(content, MemberDescriptorType | GetSetDescriptorType):
             continue
-        if generated or (is_enum and not _is_of_enum(cls, name, content)):
+        if generated or (is_enum and not _is_enum_nonmember(cls, name, content)):
             continue
         yield name, content
     if is_dataclass:
@@ -115,8 +115,8 @@ def contents(cls: type) -> Iterator[tuple[str, Any]]:
 
 
 def nested_classes(classes: Iterable[type]) -> list[type]:
-    """Return the app's classes among these, with the app's classes that they inherit from or that their fields hold, at
-    any depth."""
+    """Return the given classes that belong to the app, and all of the app's classes that they inherit from or use in
+    their fields, directly or indirectly."""
     nested: dict[type, None] = {}
     waiting = list(classes)
     while waiting:
@@ -136,7 +136,7 @@ def written_contents(cls: type) -> Iterator[tuple[str, Any]]:
         if name == "migrate" or name in _OF_CLASS or isinstance(content, MemberDescriptorType | GetSetDescriptorType):
             continue
         if isinstance(function, FunctionType):
-            if _written(function):
+            if _is_written_function(function):
                 yield name, content
         elif not (name.startswith("__") and name.endswith("__")) and not _is_declared_by_enum(cls, name):
             yield name, content
@@ -146,21 +146,21 @@ def _is_declared_by_enum(cls: type, name: str) -> bool:
     return issubclass(cls, enum.Enum) and (name.startswith("_") or name in cls.__members__)
 
 
-def _is_of_enum(cls: type[enum.Enum], name: str, content: Any) -> bool:
+def _is_enum_nonmember(cls: type[enum.Enum], name: str, content: Any) -> bool:
     """Return whether an entry in an enum's body is not a member. Members are compared separately."""
     function = getattr(content, "__func__", getattr(content, "fget", content))
     if isinstance(function, FunctionType) and (name.startswith("_") or function is content):
-        return _written(function)
+        return _is_written_function(function)
     return not name.startswith("_") and name not in cls.__members__
 
 
-def _written(function: FunctionType) -> bool:
+def _is_written_function(function: FunctionType) -> bool:
     """Return whether the user wrote a function. Functions that dataclasses and enums generate have no file."""
     return is_local_function(function) and function.__code__.co_filename != "<string>"
 
 
 def state(value: Any) -> list[tuple[str, Any]]:
-    """Return the attributes of an instance for a fingerprint, by name."""
+    """Return the attributes of an instance for a fingerprint, sorted by name."""
     attributes = dict(getattr(value, "__dict__", {}))
     for cls in type(value).__mro__:
         slots = vars(cls).get("__slots__", ())
@@ -173,7 +173,7 @@ def state(value: Any) -> list[tuple[str, Any]]:
 
 
 def private_slots(value: Any) -> list[tuple[str, Any]]:
-    """Return the attributes of an instance in slots with a private name such as `__rate`, by their mangled name."""
+    """Return an instance's attributes in slots with a private name such as `__rate`, sorted by their mangled name."""
     attributes = {}
     for cls in type(value).__mro__:
         slots = vars(cls).get("__slots__", ())

@@ -47,8 +47,8 @@ def class_name(cls: type) -> str:
 
 
 def module_name(name: str) -> str:
-    """Return a module's name, as used in fingerprints. Penstock's modules that were at the top of the package when the
-    first fingerprints were stored keep that name, wherever they are now."""
+    """Return a module's name, as used in fingerprints. A Penstock module that was at the top of the package when the
+    first fingerprints were stored keeps that name, wherever it is now."""
     name = EARLIER_MODULES.get(name, name)
     for package in ("penstock.core.", "penstock.app."):
         if name.startswith(package):
@@ -68,17 +68,17 @@ def file_name(file: str) -> str:
 def is_local(file: str | None) -> bool:
     """Return whether a file belongs to the fingerprinted app, rather than to Python, an installed package or Penstock.
     Code without a file, for example in a notebook or a test, belongs to the app."""
-    return file is None or (file.startswith("<") and not file.startswith("<frozen")) or _is_local(file)
+    return file is None or (file.startswith("<") and not file.startswith("<frozen")) or _is_app_file(file)
 
 
 @cache
-def _is_local(file: str) -> bool:
+def _is_app_file(file: str) -> bool:
     path = Path(file).resolve()
-    return not any(path.is_relative_to(folder) for folder in _installed())
+    return not any(path.is_relative_to(folder) for folder in _installed_folders())
 
 
 @cache
-def _installed() -> tuple[Path, ...]:
+def _installed_folders() -> tuple[Path, ...]:
     paths = sysconfig.get_paths()
     named = {paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
     packages = {path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")}
@@ -121,15 +121,16 @@ def attributes_after(instructions: list[dis.Instruction], start: int) -> tuple[s
 
 
 def code_tokens(tokens: TokenDigest, code: CodeType) -> bool:
-    """Add the instructions of a code object and its nested functions. A global is represented by the order in which its
-    name is first loaded, so that renaming it changes nothing; the values of globals are added afterwards, in the same
-    order."""
-    _instructions(tokens, code, {})
+    """Add the instructions of a code object and its nested functions. Each global is represented by a number, in the
+    order in which the names are first loaded, so that renaming it changes nothing. The values of globals are added
+    afterwards, in the same order."""
+    _instruction_tokens(tokens, code, {})
     return True
 
 
-def _instructions(tokens: TokenDigest, code: CodeType, numbers: dict[str, int]) -> None:
-    """Add the instructions of a code object. `numbers` contains the number of each global that was loaded so far."""
+def _instruction_tokens(tokens: TokenDigest, code: CodeType, numbers: dict[str, int]) -> None:
+    """Add the instructions of a code object. `numbers` contains the number of each global that has been loaded so
+    far."""
     count = code.co_argcount + code.co_kwonlyargcount
     tokens.put("code", code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & FLAGS)
     tokens.put(*code.co_varnames[:count], "frees", len(code.co_freevars), len(code.co_cellvars))
@@ -138,8 +139,8 @@ def _instructions(tokens: TokenDigest, code: CodeType, numbers: dict[str, int]) 
     for instruction in instructions:
         tokens.put(instruction.opname)
         if instruction.opcode in dis.hasconst and instruction.arg is not None:
-            # not `argval`: some versions of Python do not know it for keyword names
-            _constant(tokens, code.co_consts[instruction.arg], numbers)
+            # not `argval`, which some versions of Python do not set for keyword names
+            _constant_tokens(tokens, code.co_consts[instruction.arg], numbers)
         elif instruction.opname in GLOBAL_OPS:
             is_called = instruction.argrepr != instruction.argval
             tokens.put(int(is_called), numbers.setdefault(instruction.argval, len(numbers)))
@@ -161,14 +162,14 @@ def source_tokens(tokens: TokenDigest, code: CodeType) -> bool:
     return True
 
 
-def _constant(tokens: TokenDigest, value: Any, numbers: dict[str, int]) -> None:
+def _constant_tokens(tokens: TokenDigest, value: Any, numbers: dict[str, int]) -> None:
     """Add a compiler constant: a plain value, a tuple or set of such values, or code."""
     if isinstance(value, CodeType):
-        _instructions(tokens, value, numbers)
+        _instruction_tokens(tokens, value, numbers)
     elif isinstance(value, tuple):
         tokens.put("tuple", len(value))
         for element in value:
-            _constant(tokens, element, numbers)
+            _constant_tokens(tokens, element, numbers)
     elif isinstance(value, frozenset):
         tokens.put("set", *sorted(f"{type(element).__name__} {element!r}" for element in value))
     else:

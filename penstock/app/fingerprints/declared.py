@@ -11,13 +11,14 @@ from typing import Literal, cast
 from msgspec import NODEFAULT, Struct, structs
 
 from penstock.app.app import App
+from penstock.app.check import Problem
 from penstock.app.declared import CHANGES_SUFFIX, Handler, Joiner, Matcher, Stream, View, ViewHandler
 from penstock.app.fingerprints.classes import is_local_class, nested_classes, written_contents
 from penstock.app.fingerprints.digests import digest
 from penstock.app.fingerprints.functions import EARLIER, Fingerprint, fingerprint, fingerprint_of
 from penstock.app.fingerprints.sqltext import normal_sql
 from penstock.app.fingerprints.stored import HandlerPrint, StreamPrint, ViewPrint, versions
-from penstock.app.graph import Problem, is_derived, row_classes
+from penstock.app.graph import is_derived, row_classes
 from penstock.core.schema import Event, State, fields, migrate_of, type_name
 from penstock.core.settings import Settings
 from penstock.core.shapes import shape_of
@@ -25,25 +26,26 @@ from penstock.joins.declaring import Interval, Lookup
 from penstock.windows.aggregates import Aggregate
 
 By = Literal["code", "source"] | int
-"""The kind of a function's digest: of its code, of its source, or of its source in an earlier form of fingerprints."""
+"""The kind of a function's digest: of its code, of its source, or, for a number, of its source in that earlier form of
+fingerprints."""
 
-UNSEEN = "and the next start cannot detect when its value has changed; use plain values instead"
+UNSEEN = "but the next start cannot detect whether its value has changed; use plain values instead"
 
 
 def stream_print(stream: Stream, settings: Settings, first_names: Mapping[str, str]) -> StreamPrint:
     """Return the fingerprint of a stream. `first_names` maps each renamed field of its events to its first name."""
     event, partitions = stream.event, stream.partitions or settings.partitions
     key = stream.key if stream.key is None else first_names.get(stream.key, stream.key)
-    return StreamPrint(key, partitions, event.__id_field__, event.__time_field__, _reading(event))
+    return StreamPrint(key, partitions, event.__id_field__, event.__time_field__, _reading_text(event))
 
 
 def view_print(app: App, view: View) -> ViewPrint:
     """Return the fingerprint of a view computed by Spark, without its plan."""
     text = view_text(view)
-    surface = digest(text.code, *_around(app, view, ()))
-    source = None if text.source is None else digest(text.source, *_around(app, view, (), by="source"))
+    surface = digest(text.code, *_plan_dependencies(app, view, ()))
+    source = None if text.source is None else digest(text.source, *_plan_dependencies(app, view, (), by="source"))
     sources = {
-        form: None if earlier is None else digest(earlier, *_around(app, view, (), by=form))
+        form: None if earlier is None else digest(earlier, *_plan_dependencies(app, view, (), by=form))
         for form, earlier in text.earlier.items()
     }
     return ViewPrint(
@@ -53,7 +55,7 @@ def view_print(app: App, view: View) -> ViewPrint:
         surface,
         source,
         versions(),
-        {name: reading for name in view.reads if (reading := _reading(event_class(app, name)))},
+        {name: reading for name in view.reads if (reading := _reading_text(event_class(app, name)))},
         sources=sources,
     )
 
@@ -80,29 +82,31 @@ def handler_print(
         {stream.name: _fields_text(stream.event) for stream in handler.outputs},
         handler.view.key if isinstance(handler, ViewHandler) else None,
         view_options(handler.view) if isinstance(handler, ViewHandler) else {},
-        readings={name: reading for name, stream in read.items() if (reading := _reading(stream.event))},
+        readings={name: reading for name, stream in read.items() if (reading := _reading_text(stream.event))},
         where={name: where for name in handler.inputs if (where := handler.condition_of(name)) is not None},
         times={name: time for name, stream in read.items() if (time := _time_text(handler, stream))},
-        columns={name: _aggregate(aggregate) for name, aggregate in _aggregates(handler).items()},
+        columns={name: _aggregate_digest(aggregate) for name, aggregate in _view_aggregates(handler).items()},
         sources=dict(functions.earlier),
-        classes=dict(_behaviours(handler, read.values())),
-        defaults=_defaults(handler.state),
+        classes=dict(_class_digests(handler, read.values())),
+        defaults=_state_default_digests(handler.state),
     )
 
 
-def _aggregates(handler: Handler) -> Mapping[str, Aggregate]:
+def _view_aggregates(handler: Handler) -> Mapping[str, Aggregate]:
     return handler.aggregates if isinstance(handler, ViewHandler) and not handler.faults else {}
 
 
-def _aggregate(aggregate: Aggregate) -> str:
-    """Return the digest of an aggregate and its arguments. A column must not mix values from different aggregates."""
+def _aggregate_digest(aggregate: Aggregate) -> str:
+    """Return the digest of an aggregate and its arguments, which shows whether they have changed: a column must not mix
+    values from different aggregates."""
     digests = fingerprint_of(aggregate)
     return digests.source or digests.code
 
 
-def _behaviours(handler: Handler, streams: Iterable[Stream]) -> Iterator[tuple[str, str]]:
-    """Yield the digests of everything that the user wrote in the bodies of the classes of a handler's state and events,
-    and of the classes in their fields. Classes whose bodies contain only fields are left out."""
+def _class_digests(handler: Handler, streams: Iterable[Stream]) -> Iterator[tuple[str, str]]:
+    """Yield the name and digest of each class of a handler's state and events, and of each class in their fields. A
+    digest covers everything that the user wrote in the class body. Classes whose bodies contain only fields are left
+    out."""
     for cls in nested_classes((handler.state, *(stream.event for stream in streams))):
         written = sorted(written_contents(cls), key=itemgetter(0))
         if written:
@@ -110,21 +114,22 @@ def _behaviours(handler: Handler, streams: Iterable[Stream]) -> Iterator[tuple[s
             yield cls.__qualname__, digests.source or digests.code
 
 
-def _defaults(state: type[State]) -> dict[str, str]:
-    """Return the digests of the defaults with which the state of a new key begins. Empty if the handler is compiled."""
+def _state_default_digests(state: type[State]) -> dict[str, str]:
+    """Return the digests of the default values in the state of a new key, by field name. Empty if the handler is
+    compiled."""
     if not is_local_class(state):
         return {}
-    return {field.encode_name: _default(field) for field in structs.fields(cast(type[Struct], state))}
+    return {field.encode_name: _default_digest(field) for field in structs.fields(cast(type[Struct], state))}
 
 
-def _default(field: structs.FieldInfo) -> str:
+def _default_digest(field: structs.FieldInfo) -> str:
     digests = fingerprint_of(field.default_factory if field.default is NODEFAULT else field.default)
     return digests.source or digests.code
 
 
 def _time_text(handler: Handler, stream: Stream) -> str:
-    """Return a string with the time field of a stream's events and how long a compiled handler waits for late events.
-    Empty if neither affects the handler. The code of a window already includes its lateness."""
+    """Return, as text, the time field of a stream's events and the time for which a compiled handler waits for late
+    events. Empty if neither affects the handler. The generated code of a window already includes its lateness."""
     if not (isinstance(handler, Joiner | Matcher) or (isinstance(handler, ViewHandler) and handler.compiled)):
         return ""
     spec = handler.spec if isinstance(handler, Joiner) else None
@@ -134,10 +139,10 @@ def _time_text(handler: Handler, stream: Stream) -> str:
     waits |= isinstance(spec, Lookup) and stream.name == handler.inputs[0]
     late = f", up to {stream.late_after or timedelta(0)} late" if waits else ""
     time = stream.event.__time_field__
-    return f"{_first_name(stream.event, time) if time is not None else 'log time'}{late}"
+    return f"{_first_field_name(stream.event, time) if time is not None else 'log time'}{late}"
 
 
-def _first_name(event: type[Event], field: str) -> str:
+def _first_field_name(event: type[Event], field: str) -> str:
     """Return the first name that a field had, following the renames in its class."""
     renamed = {new: old for old, new in event.__renamed__.items()}
     for _ in range(len(renamed)):
@@ -167,8 +172,8 @@ def handler_functions(handler: Handler) -> Fingerprint:
 
 
 def incomparable(app: App) -> list[Problem]:
-    """Return the parts of handlers and of `migrate` methods that can be compared only by type, so that a change to them
-    is not detected. For views, `plan_problems` reports them."""
+    """Return a problem for each handler and each `migrate` method that uses a value that can be compared only by type,
+    so that a change to the value is not detected. For views, `plan_problems` reports this."""
     problems = [
         Problem(handler.where, f"handler {handler.name}: it uses {part}, {UNSEEN}")
         for handler in app.handlers
@@ -192,7 +197,7 @@ def view_text(view: View) -> Fingerprint:
     return fingerprint(view.function)
 
 
-def _around(app: App, view: View, above: tuple[str, ...], *, by: By = "code") -> Iterator[str]:
+def _plan_dependencies(app: App, view: View, above: tuple[str, ...], *, by: By = "code") -> Iterator[str]:
     """Yield everything else that the fingerprint of a view's plan depends on: its options and the columns of its
     inputs. The input views of a derived view are left out, because the derived view is recomputed from their rows."""
     yield from (*view.key, "options", *(f"{name}={value}" for name, value in sorted(view_options(view).items())))
@@ -204,14 +209,14 @@ def _around(app: App, view: View, above: tuple[str, ...], *, by: By = "code") ->
         if event is not None:
             yield _fields_text(event)
             yield repr(sorted(event.__renamed__.items()))
-            yield _reading(event)
+            yield _reading_text(event)
         if name in streams:
             yield f"{event and event.__time_field__} {streams[name].late_after}"
         base = name.removesuffix(CHANGES_SUFFIX)
         if base in queries and base not in above and not is_derived(app, view):
             text = view_text(queries[base])
             yield str({"code": text.code, "source": text.source}[by] if isinstance(by, str) else text.earlier.get(by))
-            yield from _around(app, queries[base], (*above, view.name), by=by)
+            yield from _plan_dependencies(app, queries[base], (*above, view.name), by=by)
 
 
 def event_class(app: App, name: str) -> type[Event] | None:
@@ -230,10 +235,11 @@ def classes_behind(app: App, view: View) -> frozenset[str]:
 
 
 def _fields_text(event: type[Event]) -> str:
+    """Return the fields of an event class and their types, as text for a fingerprint."""
     return ", ".join(f"{field.name}: {type_name(field.hint)}" for field in fields(event))
 
 
-def _reading(event: type[Event] | None) -> str:
+def _reading_text(event: type[Event] | None) -> str:
     """Return a string that changes when stored events from earlier versions of a class might be read differently. Empty
     if events are read as they were written."""
     migrate = migrate_of(event) if event is not None else None

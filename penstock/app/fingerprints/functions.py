@@ -1,10 +1,10 @@
 """Fingerprints of Python functions, which depend on behaviour and not on formatting.
 
-A fingerprint covers everything that a function refers to and that an edit of the app could change: its instructions,
-constants, defaults and closure values, and the functions, classes, modules and values of local files that it reaches
-through globals and imports. Local files are files outside the standard library, the installed packages and Penstock
-itself; anything from other files is covered only by name. Line numbers, names of functions and local variables,
-docstrings and annotations are ignored.
+A fingerprint covers everything that a function refers to and that an edit to the app could change. This includes its
+instructions, constants, defaults and closure values. It also includes the functions, classes, modules and values in
+local files that the function reaches through globals and imports. Local files are files outside the standard library,
+the installed packages and Penstock itself; anything from other files is covered only by name. Line numbers, names of
+functions and local variables, docstrings and annotations are ignored.
 
 There are two digests. `code` covers the instructions, and is exact for one version of Python. `source` covers the
 syntax tree, and is compared when the version of Python has changed.
@@ -46,18 +46,21 @@ def fingerprint_of(*values: Any) -> Fingerprint:
     for value in values:
         by_code.value(value, "")
         by_source.value(value, "")
-    source = _hex(by_source)
-    earlier = {form: _text(values, form) if max(by_source.added, default=0) > form else source for form in EARLIER}
+    source = _source_digest(by_source)
+    earlier = {
+        form: _earlier_source_digest(values, form) if max(by_source.added, default=0) > form else source
+        for form in EARLIER
+    }
     return Fingerprint(by_code.tokens.hex(), source, tuple(dict.fromkeys(by_code.opaque)), earlier)
 
 
-def _text(values: tuple[Any, ...], form: int) -> str | None:
+def _earlier_source_digest(values: tuple[Any, ...], form: int) -> str | None:
     """Return the digest of the source in an earlier form of fingerprints."""
     walk = Walk(source_tokens, by_name=True, form=form)
     for value in values:
         walk.value(value, "")
-    return _hex(walk)
+    return _source_digest(walk)
 
 
-def _hex(by_source: Walk) -> str | None:
+def _source_digest(by_source: Walk) -> str | None:
     return None if by_source.lacking else by_source.tokens.hex()

@@ -34,16 +34,16 @@ class Import:
 
 
 def imports(code: CodeType) -> list[Import]:
-    """Return the imports of a fingerprinted function's code and its nested functions, each with the longest attribute
-    chain accessed, such as `a.b.c`."""
+    """Return the imports in a fingerprinted function's code and in its nested functions, each with the longest
+    attribute chain accessed, such as `a.b.c`."""
     uses: dict[str, dict[Chain, None]] = defaultdict(dict)
-    codes = list(_codes(code))
+    codes = list(_nested_code(code))
     for body in codes:
-        for name, chain in _uses(body):
+        for name, chain in _variable_uses(body):
             uses[name][chain] = None
     all_imports: dict[Import, None] = {}
     for body in codes:
-        for wanted, variable in _bindings(body):
+        for wanted, variable in _import_bindings(body):
             for chain in uses.get(variable or "") or {(): None}:
                 all_imports[replace(wanted, attributes=chain)] = None
     return list(all_imports)
@@ -65,24 +65,24 @@ def imported(wanted: Import, package: str | None) -> tuple[bool, Any]:
     return True, getattr(module, wanted.taken)
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def _nested_code(code: CodeType) -> Iterator[CodeType]:
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _codes(constant)
+            yield from _nested_code(constant)
 
 
-def _uses(code: CodeType) -> Iterator[tuple[str, Chain]]:
+def _variable_uses(code: CodeType) -> Iterator[tuple[str, Chain]]:
     """Yield the variables that code loads, each with the attributes accessed on it."""
     instructions = list(dis.get_instructions(code))
     for index, instruction in enumerate(instructions):
-        variables = _variables(instruction)
+        variables = _instruction_variables(instruction)
         for number, (kind, name) in enumerate(variables, 1):
             if kind == "LOAD":
                 yield name, attributes_after(instructions, index + 1) if number == len(variables) else ()
 
 
-def _variables(instruction: dis.Instruction) -> list[tuple[str, str]]:
+def _instruction_variables(instruction: dis.Instruction) -> list[tuple[str, str]]:
     """Return the variables that an instruction loads or stores: in newer versions of Python, some instructions handle
     two variables."""
     kinds = [kind for kind, _ in _VARIABLE.findall(instruction.opname)]
@@ -90,36 +90,39 @@ def _variables(instruction: dis.Instruction) -> list[tuple[str, str]]:
     return list(zip(kinds, map(str, names), strict=False))
 
 
-def _bindings(code: CodeType) -> Iterator[tuple[Import, str | None]]:
-    """Yield each import with its variable, or None if other code can reach it, for example as a class attribute."""
+def _import_bindings(code: CodeType) -> Iterator[tuple[Import, str | None]]:
+    """Yield each import with its variable, or with None if other code can reach the variable, for example as a class
+    attribute."""
     instructions = list(dis.get_instructions(code))
     for index, instruction in enumerate(instructions):
         if instruction.opname != "IMPORT_NAME":
             continue
         module = "." * int(instructions[index - 2].argval or 0) + str(instruction.argval)
         if instructions[index - 1].argval:
-            yield from _names_from(module, instructions, index + 1)
+            yield from _from_import_names(module, instructions, index + 1)
         else:
-            yield _whole(module, instructions, index + 1)
+            yield _module_import(module, instructions, index + 1)
 
 
-def _names_from(module: str, instructions: list[dis.Instruction], start: int) -> Iterator[tuple[Import, str | None]]:
+def _from_import_names(
+    module: str, instructions: list[dis.Instruction], start: int
+) -> Iterator[tuple[Import, str | None]]:
     for index in range(start, len(instructions) - 1, 2):
         if instructions[index].opname != "IMPORT_FROM":
             return
-        yield Import(module, str(instructions[index].argval)), _bound(instructions[index + 1])
+        yield Import(module, str(instructions[index].argval)), _import_variable(instructions[index + 1])
 
 
-def _whole(module: str, instructions: list[dis.Instruction], index: int) -> tuple[Import, str | None]:
+def _module_import(module: str, instructions: list[dis.Instruction], index: int) -> tuple[Import, str | None]:
     """Return the import for `import a.b`, which binds `a`, or `import a.b as c`, which binds `b` to `c`."""
     top = "." in module and instructions[index].opname != "IMPORT_FROM"
     while instructions[index].opname == "IMPORT_FROM" or instructions[index].opname in _BETWEEN:
         index += 1
-    return Import(module, top=top), _bound(instructions[index])
+    return Import(module, top=top), _import_variable(instructions[index])
 
 
-def _bound(instruction: dis.Instruction) -> str | None:
-    variables = _variables(instruction)
+def _import_variable(instruction: dis.Instruction) -> str | None:
+    variables = _instruction_variables(instruction)
     own = instruction.opname.startswith(("STORE_FAST", "STORE_DEREF"))
     return variables[0][1] if variables and own else None
 

@@ -19,8 +19,8 @@ _QUOTES = ("'", '"')
 
 
 def normal_sql(text: str) -> str:
-    """Return the tokens of a SQL query, one per line. Queries that differ only in layout and comments become equal; two
-    queries with different meanings never do, because only the text between tokens is removed.
+    """Return the tokens of a SQL query, one per line. Queries that differ only in layout and comments have the same
+    result. Queries with different meanings never do, because only the text between tokens is removed.
 
     A literal with a doubled quote, as in `'it''s'`, is two tokens. Separate literals, as in `'it' 's'`, stay on one
     line, because Spark joins them without a quote between them.

@@ -1,4 +1,4 @@
-"""The stored fingerprints of the declarations that an app's data was computed with. Only the engine writes them."""
+"""The stored fingerprints of the declarations from which an app's data was computed. Only the engine writes them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def versions() -> Versions:
 
 class StreamPrint(msgspec.Struct, frozen=True):
     """The parts of a stream's declaration that its stored events depend on. `key` is the first name of the key field.
-    `reading` changes when events from earlier versions of their class are read differently. It is None if it was not
+    `reading` changes when events from earlier versions of their class are read differently, and is None if it was not
     recorded."""
 
     key: str | None
@@ -51,9 +51,10 @@ class StreamPrint(msgspec.Struct, frozen=True):
 
 class PlanPrint(msgspec.Struct, frozen=True):
     """Spark's plan of a view. `query` is a digest of the plan, and `functions` contains a digest for each Python
-    function in it. `inputs` contains the columns that it uses, with their types. `lateness` contains the inputs whose
-    watermark decides which events are late, each with its event time and `late_after` in milliseconds. `types` contains
-    the Arrow types of the columns, and is empty if an earlier version of Penstock recorded the plan."""
+    function in it. For each input, `inputs` contains the columns that the plan uses, with their types. `lateness`
+    contains the inputs whose watermark decides which events are late, each with its event time and `late_after` in
+    milliseconds. `types` contains the Arrow types of the columns, and is empty if an earlier version of Penstock
+    recorded the plan."""
 
     query: str
     functions: tuple[str, ...]
@@ -82,7 +83,7 @@ class ViewPrint(msgspec.Struct, frozen=True):
     generations: dict[str, int] = {}
 
     def source_for(self, other: Versions) -> str | None:
-        """Return the digest that can be compared with the `source` of a fingerprint of other versions."""
+        """Return the digest to compare with the `source` of a fingerprint that other versions computed."""
         return self.source if other.form == self.versions.form else self.sources.get(other.form)
 
 
@@ -90,9 +91,9 @@ class HandlerPrint(msgspec.Struct, frozen=True):
     """The fingerprint of a handler. `code`, `source` and `sources` are digests of the user's functions, as for a view.
     `keys` contains the first names of the key fields for each input. For each input, `where` contains the condition,
     `times` the event time and lateness, and `readings` a string that changes when events from earlier versions are read
-    differently. `columns` contains digests of the aggregates in windows and rollups, `classes` digests of the methods
-    of its state and events, `defaults` digests of the defaults of its state's fields, and `generations` the generation
-    of each log stream that the handler has read."""
+    differently. Three more fields contain digests: `columns`, of the aggregates in windows and rollups; `classes`, of
+    the methods of its state and events; and `defaults`, of its state's default values. `generations` contains the
+    generation of each log stream that the handler has read."""
 
     reads: tuple[str, ...]
     keys: tuple[str, ...]
@@ -112,12 +113,13 @@ class HandlerPrint(msgspec.Struct, frozen=True):
     generations: dict[str, int] = {}
 
     def source_for(self, other: Versions) -> str | None:
-        """Return the digest that can be compared with the `source` of a fingerprint of other versions."""
+        """Return the digest to compare with the `source` of a fingerprint that other versions computed."""
         return self.source if other.form == self.versions.form else self.sources.get(other.form)
 
 
 class Prints(msgspec.Struct, frozen=True):
-    """The fingerprints of all declarations that have data in a directory, including removed declarations."""
+    """The fingerprints of all declarations that have data in a data directory, including declarations that have since
+    been removed."""
 
     streams: dict[str, StreamPrint] = {}
     views: dict[str, ViewPrint] = {}

@@ -14,11 +14,13 @@ _files: dict[str, tuple[tuple[int, int], ast.Module]] = {}
 
 def function_tree(code: CodeType) -> str | None:
     """Return the syntax tree, as text, of the function that code was compiled from, or None if its source is not
-    available. If several functions begin on that line, returns the trees of all of them."""
-    tree = _parsed(code.co_filename)
+    available. If several functions begin on the same line, returns the trees of all of them."""
+    tree = _file_tree(code.co_filename)
     if tree is None:
         return None
-    functions = [function for function in _functions(tree) if _first_line(function) == code.co_firstlineno]
+    functions = [
+        function for function in _tree_functions(tree) if _function_first_line(function) == code.co_firstlineno
+    ]
     return " ".join(map(dump, functions)) or None
 
 
@@ -26,10 +28,10 @@ def dump(node: ast.AST) -> str:
     """Return a syntax tree as text: node names, fields that are not empty, and constants with their types."""
     if isinstance(node, ast.Constant):
         return f"Constant({type(node.value).__name__} {node.value!r})"
-    return f"{type(node).__name__}({', '.join(_fields(node))})"
+    return f"{type(node).__name__}({', '.join(_dumped_fields(node))})"
 
 
-def _fields(node: ast.AST) -> Iterator[str]:
+def _dumped_fields(node: ast.AST) -> Iterator[str]:
     for name in node._fields:
         value = getattr(node, name, None)
         if name in _SKIPPED or value is None or value == []:
@@ -50,17 +52,17 @@ def _without_docstring(body: Sequence[ast.stmt]) -> list[ast.stmt]:
     return list(body[1:] if text else body)
 
 
-def _functions(tree: ast.Module) -> Iterator[FunctionNode]:
+def _tree_functions(tree: ast.Module) -> Iterator[FunctionNode]:
     return (node for node in ast.walk(tree) if isinstance(node, FunctionNode))
 
 
-def _first_line(node: FunctionNode) -> int:
+def _function_first_line(node: FunctionNode) -> int:
     """Return the first line of a function as Python reports it, including its decorators."""
     decorators: Sequence[ast.expr] = () if isinstance(node, ast.Lambda) else node.decorator_list
     return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
-def _parsed(file: str) -> ast.Module | None:
+def _file_tree(file: str) -> ast.Module | None:
     """Return the syntax tree of a file, parsed again if the file has changed."""
     try:
         status = Path(file).stat()

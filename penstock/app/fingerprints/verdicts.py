@@ -56,10 +56,10 @@ class Verdict:
 
 
 def stream_verdict(old: StreamPrint, new: StreamPrint, verdict: Verdict) -> Verdict:
-    """Return the verdict on a stream. Stored events are partitioned by the old key: after a change to the key or to the
-    number of partitions, the events of one key would be in two partitions, and out of order."""
+    """Return the verdict on a stream. Stored events are partitioned by the old key. After a change to the key or to the
+    number of partitions, events with the same key would be in two partitions, and out of order."""
     hard = [
-        f"its {what} was {before!r} and is {after!r}, but stored events are partitioned by the old one"
+        f"its {what} was {before!r} and is now {after!r}, but stored events use the old {what}"
         for what, before, after in (("key", old.key, new.key), ("number of partitions", old.partitions, new.partitions))
         if before != after
     ]
@@ -67,29 +67,29 @@ def stream_verdict(old: StreamPrint, new: StreamPrint, verdict: Verdict) -> Verd
         return replace(verdict, kind=VerdictKind.incompatible, reasons=tuple(hard))
     soft = []
     if old.id != new.id:
-        soft.append(_other_id(old.id, new.id))
+        soft.append(_id_change(old.id, new.id))
     if old.time != new.time:
-        soft.append(f"its event time was {old.time!r}, and from now on is {new.time!r}")
-    if old.reading and old.reading != new.reading and _version(old.reading) == _version(new.reading):
+        soft.append(f"its event time was {old.time!r} and is now {new.time!r}")
+    if old.reading and old.reading != new.reading and _reading_version(old.reading) == _reading_version(new.reading):
         soft.append("events from earlier versions are read differently, because migrate has changed")
     return replace(verdict, kind=VerdictKind.compatible if soft else VerdictKind.unchanged, reasons=tuple(soft))
 
 
-def _other_id(old: str | None, new: str | None) -> str:
+def _id_change(old: str | None, new: str | None) -> str:
     if new is None:
-        return f"its id was {old!r}, and now it has no id: an event that is sent twice is stored twice"
+        return f"its id was {old!r}, and it now has no id: an event that is sent twice is stored twice"
     before = "it had no id; its id" if old is None else f"its id was {old!r} and"
     return f"{before} is now {new!r}, which does not detect duplicates of earlier events"
 
 
-def _version(reading: str | None) -> str:
-    """Return the version of an event class, given the string that says how events of earlier versions are read."""
+def _reading_version(reading: str | None) -> str:
+    """Return the version of an event class from the string that says how events from earlier versions are read."""
     return (reading or "").rpartition(" ")[0]
 
 
 def view_verdict(old: ViewPrint, new: ViewPrint, verdict: Verdict, *, derived: bool = False) -> Verdict:
     """Return the verdict on a view, which may be undecided if the plan is unknown. If the text of the view's function
-    is unchanged, so is the plan, unless the function reads external data; if a plan is available, it is compared
+    is unchanged, so is the plan, unless the function reads external data. If a plan is available, it is compared
     anyway."""
     hard = tuple(_view_problems(old, new, derived=derived))
     if hard:
@@ -120,27 +120,30 @@ def _changed_query(verdict: Verdict, reason: str) -> Verdict:
 
 def _view_problems(old: ViewPrint, new: ViewPrint, *, derived: bool) -> Iterator[str]:
     if old.key != new.key:
-        yield f"its key was {_listed(old.key)} and is {_listed(new.key)}, but stored rows use the old key"
+        yield (
+            f"its key was {_names_in_reason(old.key)} and is now {_names_in_reason(new.key)}, but stored rows use the "
+            "old key"
+        )
     if old.options.get("by") != new.options.get("by"):
-        yield f"by was {old.options.get('by')} and is {new.options.get('by')}, but stored rows use the old column"
+        yield f"by was {old.options.get('by')} and is now {new.options.get('by')}, but stored rows use the old column"
     if derived:
         return
     if set(old.reads) != set(new.reads):
-        yield f"it read {_listed(old.reads)} and now reads {_listed(new.reads)}"
+        yield f"it read {_names_in_reason(old.reads)} and now reads {_names_in_reason(new.reads)}"
     for name in ("emit", "time"):
         if old.options.get(name) != new.options.get(name):
-            yield f"{name} was {old.options.get(name)} and is {new.options.get(name)}"
+            yield f"{name} was {old.options.get(name)} and is now {new.options.get(name)}"
     for name in dict.fromkeys((*old.readings, *new.readings)):
         if old.readings.get(name) != new.readings.get(name):
-            yield f"the stored events of {name} are read as a different version of their class"
+            yield f"the stored events of {name} are now read as a different version of their class"
 
 
 def _view_notes(old: ViewPrint, new: ViewPrint) -> Iterator[str]:
     keep, now = old.options.get("keep"), new.options.get("keep")
     if keep != now:
-        yield f"keep was {keep or 'not given'} and is {now or 'not given'}; expired rows do not come back"
+        yield f"keep was {keep or 'not given'} and is now {now or 'not given'}; expired rows do not come back"
     if old.options.get("top") != new.options.get("top"):
-        yield f"top was {old.options.get('top')} and is {new.options.get('top')}; readers start over"
+        yield f"top was {old.options.get('top')} and is now {new.options.get('top')}; readers start over"
 
 
 def _across_versions(old: ViewPrint, new: ViewPrint, verdict: Verdict) -> Verdict:
@@ -159,29 +162,32 @@ def _across_versions(old: ViewPrint, new: ViewPrint, verdict: Verdict) -> Verdic
 
 def plan_differences(old: PlanPrint, new: PlanPrint) -> Iterator[str]:
     """Yield the differences between two plans of a view, as text. Yields nothing if both plans compute the same results
-    from equal state."""
+    from the same state."""
     if old.columns != new.columns:
-        yield f"its columns were {_typed(old.columns)} and are {_typed(new.columns)}"
+        yield f"its columns were {_columns_in_reason(old.columns)} and are now {_columns_in_reason(new.columns)}"
     elif list(old.columns) != list(new.columns):
         yield "its columns are in a different order"
     for name in dict.fromkeys((*old.inputs, *new.inputs)):
         before, after = old.inputs.get(name, {}), new.inputs.get(name, {})
         changed = [column for column in before if column in after and before[column] != after[column]]
-        yield from (f"{name}.{column} was {before[column]} and is {after[column]}" for column in changed)
+        yield from (f"{name}.{column} was {before[column]} and is now {after[column]}" for column in changed)
     for name in dict.fromkeys((*old.lateness, *new.lateness)):
         if old.lateness.get(name) != new.lateness.get(name):
-            yield f"its windows depend on late_after of {name}, which was {_late(old, name)} and is {_late(new, name)}"
+            yield (
+                f"its windows depend on the late_after of {name}, which was {_lateness_text(old, name)} and is now "
+                f"{_lateness_text(new, name)}"
+            )
     if old.functions != new.functions:
-        yield "a Python function, or a table, in its query has changed"
-    if old.query != new.query and old.lateness == new.lateness:  # a query contains its watermarks
+        yield "a Python function or a table in its query has changed"
+    if old.query != new.query and old.lateness == new.lateness:  # the text of a query includes its watermarks
         yield "its query has changed"
 
 
-def _late(plan: PlanPrint, name: str) -> str:
+def _lateness_text(plan: PlanPrint, name: str) -> str:
     if name not in plan.lateness:
         return "not given"
     time, span_ms = plan.lateness[name]
-    return f"{span_ms / 1000:g} s by the field {time}"
+    return f"{span_ms / 1000:g} s on the field {time}"
 
 
 def handler_verdict(old: HandlerPrint, new: HandlerPrint, verdict: Verdict) -> Verdict:
@@ -201,24 +207,32 @@ def is_moved(old: HandlerPrint, new: HandlerPrint) -> bool:
 
 def _input_problems(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
     if set(old.reads) != set(new.reads):
-        yield f"it read {_listed(old.reads)} and now reads {_listed(new.reads)}"
+        yield f"it read {_names_in_reason(old.reads)} and now reads {_names_in_reason(new.reads)}"
     elif dict(zip(old.reads, old.keys, strict=True)) != dict(zip(new.reads, new.keys, strict=True)):
-        yield f"its key was {_listed(old.keys)} and is {_listed(new.keys)}, but its state is stored by the old key"
+        yield (
+            f"its key was {_names_in_reason(old.keys)} and is now {_names_in_reason(new.keys)}, but its state is "
+            "stored by the old key"
+        )
     if old.view != new.view:
-        yield f"the key of its view was {_listed(old.view or ())} and is {_listed(new.view or ())}"
+        yield f"its view's key was {_names_in_reason(old.view or ())} and is now {_names_in_reason(new.view or ())}"
 
 
 def _condition_problems(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
     for name in dict.fromkeys((*old.where, *new.where)):
         before, after = old.where.get(name, "not given"), new.where.get(name, "not given")
         if before != after:
-            yield f"its where for {name} was {before} and is {after}, but its state was computed with the old one"
+            yield (
+                f"its where for {name} was {before} and is now {after}, but its state was computed with the old "
+                "condition"
+            )
 
 
 def _column_problems(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
     for name, before in old.columns.items():
         if new.columns.get(name, before) != before:
-            yield f"the aggregate of its column {name} has changed, but its values were computed with the old one"
+            yield (
+                f"the aggregate for its column {name} has changed, but the values were computed with the old aggregate"
+            )
 
 
 def _handler_notes(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
@@ -231,11 +245,11 @@ def _handler_notes(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
     if old.outputs != new.outputs:
         yield "from now on, it emits different events"
     if old.options != new.options:
-        yield "the options of its view have changed"
+        yield "its view's options have changed"
     for name in old.times:
         before, after = old.times[name], new.times.get(name, old.times[name])
         if before != after:
-            yield f"it read {name} by {before} and now reads it by {after}; its earlier results are kept"
+            yield f"it read {name} by {before}, and now reads it by {after}; earlier results are kept"
     yield from (f"the stored events of {name} are read differently" for name in read_differently(old, new))
 
 
@@ -267,13 +281,13 @@ def edited_migrations(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
     """Yield the streams whose `migrate` was edited while the version of their class stayed the same."""
     for name in read_differently(old, new):
         before, after = old.readings.get(name), new.readings.get(name)
-        if before and after and _version(before) == _version(after):
+        if before and after and _reading_version(before) == _reading_version(after):
             yield name
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _names_in_reason(names: tuple[str, ...]) -> str:
     return ", ".join(names) or "nothing"
 
 
-def _typed(columns: dict[str, str]) -> str:
+def _columns_in_reason(columns: dict[str, str]) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in columns.items()) or "none"

@@ -56,44 +56,47 @@ def recognized(name: str, text: str, streams: Mapping[str, type[Event]], bounds:
         read = statement(text)
         reads = (read.table,)
         if read.table not in streams:
-            raise Mistake(text.find(read.table), f"there is no stream {read.table!r} declared before this query")
+            raise Mistake(text.find(read.table), f"no stream {read.table!r} is declared before this query")
         cls = streams[read.table]
         try:
             event_schema(cls)
         except (DeclarationError, NameError, TypeError, AttributeError):
-            raise Mistake(text.find(read.table), f"the class of {read.table} is invalid; see its own error") from None
+            message = f"the class of {read.table} is invalid; see the error for that stream"
+            raise Mistake(text.find(read.table), message) from None
         return _Reading(read, cls, bounds).recognized(name)
     except Mistake as mistake:
         nothing = Search(On("", Unread), bounds=bounds, preferred=True)
-        return Recognized(reads, "", nothing, Unread, _unread, (shown(text, mistake),))
+        return Recognized(reads, "", nothing, Unread, _select_nothing, (shown(text, mistake),))
 
 
-def _unread(match: Match) -> None:
+def _select_nothing(match: Match) -> None:
     return None
 
 
 class _Reading:
     def __init__(self, read: Statement, cls: type[Event], bounds: Bounds) -> None:
         self.read, self.cls, self.bounds = read, cls, bounds
-        bare = self._pattern({})
-        self.plan = self._plan(bare)
+        bare = self._compile_pattern({})
+        self.plan = self._compile_plan(bare)
         self.variables = tuple(dict.fromkeys(step.name for step in self.plan.steps))
-        self.scope = Scope(cls, self.variables, _least(self.plan), needed(bare))
+        self.scope = Scope(cls, self.variables, _rows_before_variables(self.plan), needed(bare))
 
     def recognized(self, name: str) -> Recognized:
-        key = self._key()
-        self._require_order()
-        conditions = self._conditions()
-        pattern = self._pattern({label: _predicate(label, condition) for label, condition in conditions.items()})
-        within = self._within()
+        key = self._partition_key()
+        self._require_time_order()
+        conditions = self._compile_define()
+        pattern = self._compile_pattern(
+            {label: _predicate(label, condition) for label, condition in conditions.items()}
+        )
+        within = self._compile_within()
         if within is None:
-            self._require_bounded(pattern)
+            self._require_bounded_pattern(pattern)
         merges = not any(condition.look.match for condition in conditions.values())
-        search = Search(pattern, within, self._skip(), True, self.bounds, preferred=True, merges=merges)
+        search = Search(pattern, within, self._compile_skip(), True, self.bounds, preferred=True, merges=merges)
         output = MatchOutput(self.read, self.scope, key)
         return Recognized((self.read.table,), key, search, output.event(name), output.select)
 
-    def _pattern(self, predicates: Mapping[str, Predicate]) -> Pattern:
+    def _compile_pattern(self, predicates: Mapping[str, Predicate]) -> Pattern:
         steps: dict[str, On] = {}
 
         def make(name: str, place: int) -> On:
@@ -101,37 +104,41 @@ class _Reading:
 
         return PatternReader(self.read.pattern, self.read.pattern_at, make).read()
 
-    def _plan(self, pattern: Pattern) -> CompiledPattern:
+    def _compile_plan(self, pattern: Pattern) -> CompiledPattern:
         try:
             return preferring(pattern)
         except PatternTooLarge:
-            refuse(self.read.pattern_at, f"it has more than {PLACES_MAX:,} places, because {{n}} is expanded")
+            refuse(
+                self.read.pattern_at,
+                f"it expands to more than {PLACES_MAX:,} states, because {{n}} repeats a part n times: use a lower n",
+            )
 
-    def _key(self) -> str:
+    def _partition_key(self) -> str:
         if len(self.read.partition) != 1:
             where = self.read.partition[1].position if self.read.partition else self.read.pattern_at
-            refuse(where, "PARTITION BY takes one column: the key, whose rows are matched together")
+            refuse(where, "PARTITION BY takes one column, the key: rows with the same key are matched together")
         node = self.read.partition[0].node
         column = self.scope.column(node)
         if column is None or not isinstance(node, Name):
             refuse(node.position, "PARTITION BY takes a column, not an expression")
         return column[0]
 
-    def _require_order(self) -> None:
+    def _require_time_order(self) -> None:
         """Check that rows are ordered by their event time."""
         time = self.cls.__time_field__
         for number, (item, is_descending) in enumerate(self.read.order):
             if number or is_descending or not isinstance(item.node, Name) or item.node.name != time:
-                clause = f"ORDER BY {time}" if time is not None else "no ORDER BY, because its class has no event time"
-                refuse(item.position, f"rows are matched in the order of event time: write {clause}")
+                no_time = "remove ORDER BY, because the stream's class has no event time"
+                remedy = f"write ORDER BY {time}" if time is not None else no_time
+                refuse(item.position, f"rows can only be ordered by event time, ascending: {remedy}")
 
-    def _conditions(self) -> dict[str, CompiledExpression]:
+    def _compile_define(self) -> dict[str, CompiledExpression]:
         conditions: dict[str, CompiledExpression] = {}
         for item in self.read.define:
             name = variable(item.name or "")
             if name not in self.variables:
                 names = ", ".join(self.variables)
-                refuse(item.position, f"DEFINE names {name!r}, which is not in PATTERN; its variables are {names}")
+                refuse(item.position, f"DEFINE contains {name!r}, which is not in PATTERN; the variables are {names}")
             if name in conditions:
                 refuse(item.position, f"{name} is defined twice")
             condition = Scope(self.cls, self.variables, self.scope.least, current=name).compile(item.node)
@@ -140,26 +147,29 @@ class _Reading:
             conditions[name] = condition
         return conditions
 
-    def _within(self) -> Any:
+    def _compile_within(self) -> Any:
         if self.read.within is None:
             return None
         span = constant(self.read.within)
         if span is None or span.total_seconds() <= 0:
-            refuse(self.read.within.position, "WITHIN takes an interval above zero")
+            refuse(self.read.within.position, "the interval in WITHIN must be above zero")
         if span > SPAN_MAX:
-            refuse(self.read.within.position, "WITHIN takes an interval of at most 100 years")
+            refuse(self.read.within.position, "the interval in WITHIN must be at most 100 years")
         return span
 
-    def _require_bounded(self, pattern: Pattern) -> None:
+    def _require_bounded_pattern(self, pattern: Pattern) -> None:
         """Check that no match can wait forever for a row."""
         if any(part.high is None for part in walk(pattern) if isinstance(part, Repeated)):
-            refuse(self.read.pattern_at, f"an unlimited repetition could be kept forever: {_LONGER}, or use {{n,m}}")
+            refuse(
+                self.read.pattern_at,
+                f"the rows of an unlimited repetition could be kept forever: {_LONGER}, or use {{n,m}}",
+            )
         for place in self.plan.places:
             hows = [wait.how for wait in place.after.transitions]
             if "end" in hows[1:]:
-                refuse(self.read.pattern_at, f"a match could wait forever for a row that makes it longer: {_LONGER}")
+                refuse(self.read.pattern_at, f"a match could wait forever for a row that extends it: {_LONGER}")
 
-    def _skip(self) -> Skip:
+    def _compile_skip(self) -> Skip:
         skip = self.read.skip
         if skip is None:
             return past_last
@@ -169,19 +179,19 @@ class _Reading:
             case ["TO", "NEXT", "ROW"]:
                 return to_next
             case ["TO", "FIRST" | "LAST" as which, _]:
-                return self._skip_to(which, skip)
+                return self._compile_skip_to(which, skip)
             case ["TO", _]:
-                return self._skip_to("LAST", skip)
+                return self._compile_skip_to("LAST", skip)
         forms = "PAST LAST ROW, TO NEXT ROW, TO FIRST variable or TO LAST variable"
         return refuse(skip.position, f"AFTER MATCH SKIP takes {forms}")
 
-    def _skip_to(self, which: str, skip: Words) -> Skip:
+    def _compile_skip_to(self, which: str, skip: Words) -> Skip:
         name = next(
             (spelling for spelling in (skip.words[-1], variable(skip.words[-1])) if spelling in self.variables), None
         )
         if name is None:
             names = ", ".join(self.variables)
-            refuse(skip.position, f"it skips to {skip.words[-1]!r}, which is not in PATTERN; its variables are {names}")
+            refuse(skip.position, f"it skips to {skip.words[-1]!r}, which is not in PATTERN; the variables are {names}")
         starts = {place.on.name for wait in self.plan.start for place in wait.places}
         later = {
             successor.on.name
@@ -190,7 +200,10 @@ class _Reading:
             for successor in wait.places
         }
         if starts == {name} and (which == "FIRST" or name not in later):
-            refuse(skip.position, f"a match begins with {name}, so it would skip to its own first row: use TO NEXT ROW")
+            refuse(
+                skip.position,
+                f"a match begins with {name}, so skipping to {name} would find the same match again: use TO NEXT ROW",
+            )
         return to_first(name) if which == "FIRST" else to_last(name)
 
 
@@ -217,8 +230,8 @@ def needed(pattern: Pattern) -> frozenset[str]:
     return frozenset().union(*variable_sets)
 
 
-def _least(plan: CompiledPattern) -> dict[str, int]:
-    """Return for each pattern variable the minimum number of rows before its first row."""
+def _rows_before_variables(plan: CompiledPattern) -> dict[str, int]:
+    """Return, for each pattern variable, the minimum number of rows before its first row."""
     least: dict[str, int] = {}
     reached = {place for wait in plan.start for place in wait.places}
     seen = set(reached)
@@ -235,6 +248,7 @@ def _least(plan: CompiledPattern) -> dict[str, int]:
 
 
 def _predicate(name: str, condition: CompiledExpression) -> Predicate:
+    """Return the predicate of a pattern variable from its compiled condition in DEFINE."""
     value = condition.value
     if condition.look == HERE:
         return lambda event, match: value(((name, event),), 0) is True

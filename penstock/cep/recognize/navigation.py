@@ -1,8 +1,8 @@
 """Navigation and aggregates over the rows of a match: columns, FIRST, LAST, PREV, COUNT, SUM and others.
 
-A column refers to the last row of its variable. Without a variable, or in that variable's own condition, it refers to
-the current row. FIRST and LAST use the rows of a variable. PREV uses consecutive rows, which all belong to the match,
-because no other rows are allowed in between.
+A column refers to the last row of its variable. Without a variable, or in the condition of its own variable, it refers
+to the current row. FIRST and LAST use the rows of a variable. PREV uses consecutive rows, which all belong to the
+match, because no other rows are allowed in between.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Scope:
     """The names that an expression can use: the columns of a class and the variables of a pattern.
 
     `current` is the variable whose condition is compiled, or None for a measure. `always` contains the variables that
-    have a row in every match. `least` contains for each variable the minimum number of rows before its first row, which
-    limits how far PREV can go back.
+    have a row in every match. `least` contains, for each variable, the minimum number of rows before its first row,
+    which limits how far back PREV can go.
     """
 
     cls: type[Event]
@@ -63,20 +63,20 @@ class Scope:
         schema_field = self.columns[name]
         nullable = schema_field.nullable or (of is not None and of not in self.always)
         look = HERE if of in (None, self.current) else _MATCH
-        value = _current(name) if of in (None, self.current) else _last(of, 0, _current(name))
+        value = _current(name) if of in (None, self.current) else _last_row_value(of, 0, _current(name))
         return Leaf(shown(node), arrow_type(schema_field.hint), schema_field.base, nullable, value, look)
 
     def column(self, node: Node) -> tuple[str, str | None] | None:
         """Return the match column that a node names, and its variable, or None if the node is not a column."""
         if isinstance(node, FieldAccess) and isinstance(node.of, Name) and variable(node.of.name) in self.variables:
-            self._require(node.name, node.name_position)
+            self._require_column(node.name, node.name_position)
             return node.name, variable(node.of.name)
         if isinstance(node, Name):
-            self._require(node.name, node.position)
+            self._require_column(node.name, node.position)
             return node.name, None
         return None
 
-    def _require(self, name: str, position: int) -> None:
+    def _require_column(self, name: str, position: int) -> None:
         if name == "*":
             raise Mistake(position, "* is allowed only in COUNT")
         if name not in self.columns:
@@ -100,9 +100,9 @@ class Scope:
 
         compiled = compile_expression(node, leaf)
         if not seen:
-            raise Mistake(call.position, f"{call.name.upper()} needs a column: {call.name.upper()}(B.price)")
+            raise Mistake(call.position, f"{call.name.upper()} needs a column, as in {call.name.upper()}(B.price)")
         if len(seen) > 1:
-            raise Mistake(max(seen.values()), f"{call.name.upper()} takes columns of one variable")
+            raise Mistake(max(seen.values()), f"{call.name.upper()} takes columns of only one variable")
         return next(iter(seen)), compiled
 
     def is_here(self, of: str | None) -> bool:
@@ -111,20 +111,21 @@ class Scope:
 
 
 def _current(name: str) -> Value:
+    """Return a function that reads a column of the last row so far."""
     return lambda rows, number: getattr(rows[-1][1], name)
 
 
-def _last(of: str | None, skipped: int, value: Value) -> Value:
+def _last_row_value(of: str | None, skipped: int, value: Value) -> Value:
     return _nth(reversed, of, skipped, value)
 
 
-def _first(of: str | None, skipped: int, value: Value) -> Value:
+def _first_row_value(of: str | None, skipped: int, value: Value) -> Value:
     return _nth(iter, of, skipped, value)
 
 
 def _nth(order: Callable[[Rows], Iterator[Any]], of: str | None, skipped: int, value: Value) -> Value:
-    """Return a function that computes FIRST or LAST for a row of a match: it goes through the variable's rows in the
-    given order, and skips the first `skipped` of them."""
+    """Return a function that computes FIRST or LAST for a row of a match. The function goes through the variable's rows
+    in the given order, and skips the first `skipped` of them."""
 
     def run(rows: Rows, number: int) -> Any:
         left = skipped
@@ -138,7 +139,7 @@ def _nth(order: Callable[[Rows], Iterator[Any]], of: str | None, skipped: int, v
     return run
 
 
-def _arguments(call: FunctionCall, least: int, most: int) -> tuple[Node, ...]:
+def _navigation_arguments(call: FunctionCall, least: int, most: int) -> tuple[Node, ...]:
     if not least <= len(call.arguments) <= most:
         count = str(most) if least == most else f"{least} or {most}"
         values = "value" if count == "1" else "values"
@@ -146,42 +147,45 @@ def _arguments(call: FunctionCall, least: int, most: int) -> tuple[Node, ...]:
     return call.arguments
 
 
-def _offset(call: FunctionCall, default: int) -> int:
-    arguments = _arguments(call, 1, 2)
+def _navigation_offset(call: FunctionCall, default: int) -> int:
+    arguments = _navigation_arguments(call, 1, 2)
     if len(arguments) == 1:
         return default
     number = arguments[1]
     value = number.value if isinstance(number, Literal) else None
     if not isinstance(value, Decimal) or value != int(value) or not 0 <= value <= OFFSET_MAX:
-        raise Mistake(number.position, f"{call.name.upper()} takes an integer here, from 0 to {OFFSET_MAX:,}")
+        raise Mistake(
+            number.position, f"the second value of {call.name.upper()} must be an integer from 0 to {OFFSET_MAX:,}"
+        )
     return int(value)
 
 
-def _moved(scope: Scope, call: FunctionCall) -> Leaf:
+def _first_or_last(scope: Scope, call: FunctionCall) -> Leaf:
     """Compile FIRST or LAST."""
-    offset = _offset(call, 0)
+    offset = _navigation_offset(call, 0)
     of, expression = scope.of_one(call.arguments[0], call)
     nullable = expression.nullable or offset > 0 or (of is not None and of not in scope.always and of != scope.current)
     here = call.name == "last" and not offset and scope.is_here(of)
-    value = (_last if call.name == "last" else _first)(of, offset, expression.value)
+    value = (_last_row_value if call.name == "last" else _first_row_value)(of, offset, expression.value)
     return Leaf(shown(call), arrow_of(expression.kind), expression.hint, nullable, value, HERE if here else _MATCH)
 
 
 def _prev(scope: Scope, call: FunctionCall) -> Leaf:
-    """Compile PREV, which refers to the row a number of rows before the argument's row. The argument can be FIRST(...)
-    or LAST(...)."""
-    offset, inner = _offset(call, 1), call.arguments[0]
+    """Compile PREV, which refers to the row that is a given number of rows before the argument's row. The argument can
+    be FIRST(...) or LAST(...)."""
+    offset, inner = _navigation_offset(call, 1), call.arguments[0]
     target, skipped, forward = inner, 0, False
     if isinstance(inner, FunctionCall) and inner.name in ("first", "last"):
-        target, skipped, forward = inner.arguments[0], _offset(inner, 0), inner.name == "first"
+        target, skipped, forward = inner.arguments[0], _navigation_offset(inner, 0), inner.name == "first"
     of, expression = scope.of_one(target, call)
     anchor = of if of is not None else scope.current
     reach = scope.least[anchor] if anchor is not None else min(scope.least.values())
     if offset > reach:
         raise Mistake(
             call.position,
-            f"{shown(call)} can be a row before the match, and such rows are not stored: put {offset} row(s) of other "
-            f"variables before {anchor or 'it'} in PATTERN, as in PATTERN (START {anchor or 'A'}+)",
+            f"{shown(call)} can refer to a row before the match, but such rows are not stored: put {offset} row(s) of "
+            f"other variables before {anchor or 'the first variable'} in PATTERN, as in "
+            f"PATTERN (START {anchor or 'A'}+)",
         )
     nullable = expression.nullable or skipped > 0 or (of is not None and of not in scope.always and of != scope.current)
     here = scope.is_here(of) and not skipped and not forward
@@ -190,6 +194,8 @@ def _prev(scope: Scope, call: FunctionCall) -> Leaf:
 
 
 def _before(of: str | None, skipped: int, forward: bool, offset: int, value: Value) -> Value:
+    """Return a function that computes PREV for a row of a match."""
+
     def run(rows: Rows, number: int) -> Any:
         places = range(len(rows)) if forward else range(len(rows) - 1, -1, -1)
         mine = [place for place in places if of is None or rows[place][0] == of] if of or skipped or forward else places
@@ -200,12 +206,13 @@ def _before(of: str | None, skipped: int, forward: bool, offset: int, value: Val
     return run
 
 
-def _next(scope: Scope, call: FunctionCall) -> Leaf:
-    raise Mistake(call.position, "NEXT looks at rows that have not arrived yet: give that row a separate variable")
+def _refuse_next(scope: Scope, call: FunctionCall) -> Leaf:
+    raise Mistake(call.position, "NEXT refers to a row that has not arrived yet: use a separate variable for that row")
 
 
 def _count(scope: Scope, call: FunctionCall) -> Leaf:
-    (argument,) = _arguments(call, 1, 1)
+    """Compile COUNT of the rows of a match, or of their values that are not NULL."""
+    (argument,) = _navigation_arguments(call, 1, 1)
     star = argument.name == "*" if isinstance(argument, Name | FieldAccess) else False
     of: str | None = None
     value: Value | None = None
@@ -228,7 +235,7 @@ def _count(scope: Scope, call: FunctionCall) -> Leaf:
 
 def _added(scope: Scope, call: FunctionCall) -> Leaf:
     """Compile SUM, AVG, MIN or MAX of the values that are not NULL. The result is NULL if there are no such values."""
-    (argument,) = _arguments(call, 1, 1)
+    (argument,) = _navigation_arguments(call, 1, 1)
     of, expression = scope.of_one(argument, call)
     needed = NUMBERS if call.name in ("sum", "avg") else _ORDERED
     if expression.kind.name not in needed:
@@ -246,6 +253,7 @@ def _added(scope: Scope, call: FunctionCall) -> Leaf:
 
 
 def _sum(values: Sequence[Any]) -> Any:
+    """Return the sum of a match's values, or None if it is out of range."""
     if isinstance(values[0], Decimal):
         with localcontext(prec=80):
             return sum(values, Decimal(0))
@@ -265,31 +273,34 @@ _TOTALS: Mapping[str, Callable[[Sequence[Any]], Any]] = {"sum": _sum, "avg": _av
 
 
 def _classifier(scope: Scope, call: FunctionCall) -> Leaf:
-    _arguments(call, 0, 0)
+    """Compile CLASSIFIER, the pattern variable of the last row so far."""
+    _navigation_arguments(call, 0, 0)
     return Leaf(shown(call), TEXT.arrow, str, False, lambda rows, number: rows[-1][0], _MATCH)
 
 
 def _match_number(scope: Scope, call: FunctionCall) -> Leaf:
-    _arguments(call, 0, 0)
+    _navigation_arguments(call, 0, 0)
     if scope.current is not None:
-        raise Mistake(call.position, "MATCH_NUMBER() is allowed only in MEASURES: it is known once there is a match")
+        raise Mistake(
+            call.position, "MATCH_NUMBER() is allowed only in MEASURES, because it is known only once there is a match"
+        )
     return Leaf(shown(call), WHOLE.arrow, int, False, lambda rows, number: number, _MATCH)
 
 
 def _match_rowtime(scope: Scope, call: FunctionCall) -> Leaf:
-    _arguments(call, 0, 0)
+    _navigation_arguments(call, 0, 0)
     time = scope.cls.__time_field__
     if time is None:
         raise Mistake(
-            call.position, f"{scope.cls.__name__} has no event time: class {scope.cls.__name__}(Event, time=...)"
+            call.position, f"{scope.cls.__name__} has no event time: write class {scope.cls.__name__}(Event, time=...)"
         )
     return Leaf(shown(call), pa.timestamp("us", "UTC"), datetime, False, _current(time))
 
 
 CALLS: Mapping[str, Callable[[Scope, FunctionCall], Leaf]] = {
-    "first": _moved, "last": _moved, "prev": _prev, "next": _next, "count": _count, "sum": _added, "avg": _added,
-    "min": _added, "max": _added, "classifier": _classifier, "match_number": _match_number,
-    "match_rowtime": _match_rowtime,
+    "first": _first_or_last, "last": _first_or_last, "prev": _prev, "next": _refuse_next, "count": _count,
+    "sum": _added, "avg": _added, "min": _added, "max": _added, "classifier": _classifier,
+    "match_number": _match_number, "match_rowtime": _match_rowtime,
 }  # fmt: skip
 
 

@@ -22,8 +22,8 @@ from penstock.core.schema import SYSTEM_COLUMNS, Event, arrow_type
 
 @dataclass(frozen=True)
 class MatchColumn:
-    """One output column. With `is_final`, it is evaluated at the match's last row, regardless of the row that is
-    emitted. With `is_time`, it is the row's time."""
+    """One output column. With `is_final`, it is evaluated at the match's last row, whichever row is emitted. With
+    `is_time`, it is the row's time."""
 
     name: str
     hint: Any

@@ -83,7 +83,7 @@ class PatternReader:
         parts = [self._part()]
         while self._sees("name", "("):
             parts.append(self._part())
-        return _one_after_the_other(parts)
+        return _sequence_of_parts(parts)
 
     def _part(self) -> Pattern:
         if self._sees("("):
@@ -126,7 +126,7 @@ class PatternReader:
         self._close()
         if not 2 <= len(parts) <= PERMUTE_MAX:
             self._refuse(f"PERMUTE takes 2 to {PERMUTE_MAX} variables", place)
-        return AnyOf(tuple(_one_after_the_other(list(order)) for order in permutations(parts)))
+        return AnyOf(tuple(_sequence_of_parts(list(order)) for order in permutations(parts)))
 
     def _quantified(self, part: Pattern, place: int) -> Pattern:
         if not self._sees("*", "+", "?", "braces"):
@@ -141,7 +141,9 @@ class PatternReader:
         if (low, high) == (1, 1):
             return part
         if may_be_nothing(part) and (low, high) != (0, 1):
-            self._refuse("a group of only optional variables cannot be repeated: make one of them required", place)
+            self._refuse(
+                "a group in which all variables are optional cannot be repeated: make one of them required", place
+            )
         repeated = Repeated(part, max(low, 1), high, "next", is_reluctant=reluctant)
         return replace(repeated, optionally=True) if low == 0 else repeated
 
@@ -161,7 +163,7 @@ class PatternReader:
         return low, high
 
 
-def _one_after_the_other(parts: list[Pattern]) -> Pattern:
+def _sequence_of_parts(parts: list[Pattern]) -> Pattern:
     if len(parts) == 1:
         return parts[0]
     return Sequence(parts[0], tuple(Link("next", part) for part in parts[1:]))

@@ -83,7 +83,7 @@ def arrow_of(kind: ValueKind) -> pa.DataType:
 def compile_expression(node: Node, leaves: Leaves) -> CompiledExpression:
     """Compile an expression of a pattern in SQL. Raises `Mistake` if it is invalid."""
     columns: dict[str, Leaf] = {}
-    rest_of = _rewritten(node, leaves, columns)
+    rest_of = _leaves_as_names(node, leaves, columns)
     schema = pa.schema([pa.field(leaf.shown, leaf.arrow) for leaf in columns.values()])
     closures = _Closures(schema, columns)
     kind = closures.kind(rest_of)
@@ -96,17 +96,17 @@ def compile_expression(node: Node, leaves: Leaves) -> CompiledExpression:
     return CompiledExpression(kind, HINTS.get(kind.name), True, closures.value(rest_of), look)
 
 
-def _rewritten(node: Node, leaves: Leaves, columns: dict[str, Leaf]) -> Node:
+def _leaves_as_names(node: Node, leaves: Leaves, columns: dict[str, Leaf]) -> Node:
     """Return an expression's tree with each leaf replaced by a name."""
     leaf = leaves(node)
     if leaf is not None:
         columns[leaf.shown] = leaf
         return Name(leaf.shown, node.position)
     if isinstance(node, FieldAccess):
-        return FieldAccess(_rewritten(node.of, leaves, columns), node.name, node.position, node.name_position)
+        return FieldAccess(_leaves_as_names(node.of, leaves, columns), node.name, node.position, node.name_position)
     if isinstance(node, FunctionCall):
         return FunctionCall(
-            node.name, tuple(_rewritten(argument, leaves, columns) for argument in node.arguments), node.position
+            node.name, tuple(_leaves_as_names(argument, leaves, columns) for argument in node.arguments), node.position
         )
     return node
 
@@ -127,9 +127,9 @@ class _Closures:
         if isinstance(node, FieldAccess):
             return closures.field_of(self.value(node.of), node.name)
         assert isinstance(node, FunctionCall), node
-        return self._call(node, operand.kind) or self._by_arrow(node)
+        return self._call_closure(node, operand.kind) or self._by_arrow(node)
 
-    def _call(self, node: FunctionCall, kind: ValueKind) -> Value | None:
+    def _call_closure(self, node: FunctionCall, kind: ValueKind) -> Value | None:
         name, arguments = node.name, node.arguments
         if name in ("and", "or"):
             return closures.joined(name == "or", [self.value(argument) for argument in arguments])
@@ -148,12 +148,16 @@ class _Closures:
                 True, [self._compared(operator.eq, arguments[0], argument) for argument in arguments[1:]]
             )
         if name in _ARITHMETIC or name in ("%", "negative"):
-            return self._computed(name, arguments, kind)
+            return self._arithmetic_closure(name, arguments, kind)
         return None
 
     def _compared(self, compare: Callable[[Any, Any], bool], left: Node, right: Node) -> Value:
+        """Return a closure that compares two expressions. Its result is None if one of them is NULL."""
         kinds = self.kind(left), self.kind(right)
-        first, second = self._alike(left, kinds[0], right, kinds[1]), self._alike(right, kinds[1], left, kinds[0])
+        first, second = (
+            self._comparison_operand(left, kinds[0], right, kinds[1]),
+            self._comparison_operand(right, kinds[1], left, kinds[0]),
+        )
 
         def run(rows: Rows, number: int) -> bool | None:
             one, other = first(rows, number), second(rows, number)
@@ -161,7 +165,7 @@ class _Closures:
 
         return run
 
-    def _alike(self, node: Node, kind: ValueKind, beside: Node, other: ValueKind) -> Value:
+    def _comparison_operand(self, node: Node, kind: ValueKind, beside: Node, other: ValueKind) -> Value:
         """Return one side of a comparison, converted so that Python compares it with the other side as Arrow would."""
         if isinstance(node, Literal) and isinstance(node.value, str) and other in READERS:
             return closures.constant(closures.python(READERS[other][0](node.value), other))
@@ -171,7 +175,7 @@ class _Closures:
         written = isinstance(beside, Literal)
         return closures.real(value) if other.name == "real" and kind.name != "real" and not written else value
 
-    def _computed(self, name: str, arguments: tuple[Node, ...], kind: ValueKind) -> Value | None:
+    def _arithmetic_closure(self, name: str, arguments: tuple[Node, ...], kind: ValueKind) -> Value | None:
         if name == "negative":
             name, arguments = "-", (Literal(Decimal(0), arguments[0].position), *arguments)
         kinds = [self.kind(argument).name for argument in arguments]
@@ -186,6 +190,7 @@ class _Closures:
         return closures.exact(_ARITHMETIC[name], *values)
 
     def _by_arrow(self, node: Node) -> Value:
+        """Return a closure that evaluates an expression with Arrow, one row at a time."""
         compiler = Compiler(self.schema)
         operand = compiler.operand(node)
         used = [self.leaves[name] for name in sorted(compiler.columns)]

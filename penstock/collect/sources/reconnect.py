@@ -15,7 +15,7 @@ from penstock.core.errors import PenstockError
 HEALTHY_S = 30.0
 """The delays start over when a connection has lasted this long."""
 SETTLE_S = 5.0
-"""How long a stopped source waits for the log to store the events that it has read."""
+"""Seconds that a stopped source waits for the log to store the events that it has read."""
 _log = logging.getLogger("penstock.collect")
 
 
@@ -34,16 +34,16 @@ async def keep_connected(
     fix.
     """
     try:
-        await _one_after_the_other(connection, status, backoff, address)
+        await _connect_repeatedly(connection, status, backoff, address)
     except asyncio.CancelledError:
-        await _settle(source_writer, address)
+        await _settle_source(source_writer, address)
         raise
     except PenstockError as error:
         status.state, status.error = "failed", error.message
         raise
 
 
-async def _one_after_the_other(
+async def _connect_repeatedly(
     connection: Callable[[], Awaitable[str]], status: SourceStatus, backoff: Backoff, address: str
 ) -> None:
     attempt = 0
@@ -63,9 +63,9 @@ async def _one_after_the_other(
         status.reconnects += 1
 
 
-async def _settle(source_writer: SourceWriter, address: str) -> None:
+async def _settle_source(source_writer: SourceWriter, address: str) -> None:
     try:
         async with asyncio.timeout(SETTLE_S):
             await source_writer.settle()
     except (TimeoutError, PenstockError) as error:
-        _log.error("source %s stopped with events that could not be written: %s", address, error)
+        _log.error("source %s stopped before all of its events could be written: %s", address, error)

@@ -23,12 +23,12 @@ def merged(payload: bytes, fields: Mapping[str, str], value: str | None) -> byte
     except _UNREADABLE:
         if value is None or payload.lstrip(b" \t\r\n").startswith(b"{"):
             return payload
-        content = _content(payload)
+        content = _payload_content(payload)
         return payload if content is None else msgspec.json.encode({value: content, **fields})
     return msgspec.json.encode({**members, **fields}) if fields else payload
 
 
-def _content(payload: bytes) -> msgspec.Raw | str | None:
+def _payload_content(payload: bytes) -> msgspec.Raw | str | None:
     """Return a broker's payload that is not an object: unchanged if it is JSON, otherwise as a string, or None if it is
     not UTF-8."""
     try:

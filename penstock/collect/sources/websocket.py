@@ -40,9 +40,7 @@ class WebSocketSource:
     def __post_init__(self) -> None:
         parts = address_parts(self.url)
         if parts is None or parts.scheme not in ("ws", "wss"):
-            raise DeclarationError(
-                f"{self.address!r} is not the address of a WebSocket: it must begin with ws:// or wss://"
-            )
+            raise DeclarationError(f"{self.address!r} is not a WebSocket URL: it must begin with ws:// or wss://")
 
     @property
     def kind(self) -> str:
@@ -85,13 +83,13 @@ class WebSocketSource:
         except ConnectionClosed as error:
             return f"the connection ended: {error}"
         except (OSError, TimeoutError, WebSocketException, ValueError) as error:
-            return f"could not connect: {_cause(error, self.url)}"
+            return f"could not connect: {_websocket_cause(error, self.url)}"
         return "the connection ended"
 
     async def _pull(self, connection: ClientConnection, source_writer: SourceWriter, status: SourceStatus) -> None:
         """Read the WebSocket in a separate task, which our cancellation does not reach, so that no message is lost in
         between."""
-        reader = asyncio.create_task(_read(connection, source_writer, status))
+        reader = asyncio.create_task(_read_websocket(connection, source_writer, status))
         try:
             await asyncio.shield(reader)
         except asyncio.CancelledError:
@@ -107,7 +105,7 @@ class WebSocketSource:
                 await asyncio.gather(reader, closing, return_exceptions=True)
 
 
-def _cause(error: Exception, url: str) -> str:
+def _websocket_cause(error: Exception, url: str) -> str:
     """Return why a source's WebSocket could not be opened, leaving out any address in the library's message, including
     a proxy's."""
     from websockets.exceptions import InvalidProxy, InvalidStatus, InvalidURI, SecurityError
@@ -118,15 +116,15 @@ def _cause(error: Exception, url: str) -> str:
             place = urljoin(url, refused.response.headers["Location"])
         except ValueError:
             place = ""
-        return f"the server redirects to {without_secrets(place)}, which is not followed"
+        return f"the server redirects to {without_secrets(place)}, but redirects are not followed"
     if isinstance(error, InvalidURI | ValueError):
-        return f"the address is not that of a WebSocket: {getattr(error, 'msg', type(error).__name__)}"
+        return f"the address is not a WebSocket URL: {getattr(error, 'msg', type(error).__name__)}"
     if isinstance(error, InvalidProxy):
         return "the proxy address in the environment is invalid"
     return str(error) or type(error).__name__
 
 
-async def _read(connection: ClientConnection, source_writer: SourceWriter, status: SourceStatus) -> None:
+async def _read_websocket(connection: ClientConnection, source_writer: SourceWriter, status: SourceStatus) -> None:
     """Put each WebSocket message, as bytes; the decoder checks for valid UTF-8. Ends with `ConnectionClosed`."""
     while True:
         message = await connection.recv(decode=False)

@@ -1,7 +1,7 @@
 """API keys. A key is shown once, when it is created, and stored as a hash in a file that is read again when it changes.
 
-A key consists of `penstock_`, 48 random hexadecimal digits (192 bits) and an 8-digit checksum, which makes it possible
-to detect a mistyped key without reading the file. Because the key has 192 random bits, a slow hash is not needed:
+A key consists of `penstock_`, 48 random hexadecimal digits (192 bits) and an 8-digit checksum. With the checksum, a
+mistyped key is detected without reading the file. Because the key has 192 random bits, a slow hash is not needed:
 SHA-256 is sufficient.
 """
 
@@ -67,8 +67,9 @@ class _Content(msgspec.Struct, frozen=True):
 
 
 class KeyStore(Protocol):
-    """An app's API keys. Readers in any process see the keys either before or after a change. Changes by several
-    processes are serialized, and each change is durable on return. `str()` returns a name for use in messages."""
+    """An app's API keys. A reader in any process sees the keys as they were either before or after a change, never in
+    between. Changes by several processes are serialized, and each change is durable on return. `str()` returns a name
+    for use in messages."""
 
     def exists(self) -> bool:
         """Return whether authentication by key is required. It is still required if all keys are revoked."""
@@ -78,8 +79,8 @@ class KeyStore(Protocol):
         because the gateway calls it often."""
 
     def keys(self) -> Sequence[Key]:
-        """Return all API keys, including revoked keys. Raises `StorageError`, `Damaged` or `NewerFormat`, or `Busy` if
-        the machine is short of memory or file descriptors, which does not mean that the keys are invalid."""
+        """Return all API keys, including revoked keys. Raises `StorageError`, `Damaged` or `NewerFormat`. Raises `Busy`
+        if the machine is short of memory or file descriptors; this error does not mean that the keys are invalid."""
 
     def add(
         self, name: str, words: Sequence[str], *, rate: float = 0.0, lifetime: timedelta | None = None
@@ -95,7 +96,8 @@ class KeyStore(Protocol):
 
 
 class KeyFile:
-    """A `KeyStore` in one file. A writer holds a lock; readers see the file either before or after a change."""
+    """A `KeyStore` in one file. A writer holds a lock; a reader sees the file as it was either before or after a
+    change."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -111,8 +113,8 @@ class KeyFile:
         return self.path.exists()
 
     def keys(self) -> Sequence[Key]:
-        """Return all API keys, including revoked keys. Raises `StorageError`, `Damaged` or `NewerFormat`, or `Busy` if
-        the machine is short of memory or file descriptors, which does not mean that the file is invalid."""
+        """Return all API keys, including revoked keys. Raises `StorageError`, `Damaged` or `NewerFormat`. Raises `Busy`
+        if the machine is short of memory or file descriptors; this error does not mean that the file is invalid."""
         try:
             content = msgspec.json.decode(read_own(self.path), type=_Content)
         except FileNotFoundError:
@@ -144,7 +146,7 @@ class KeyFile:
                 raise DeclarationError(
                     f"a key {name!r} already exists; rotate it, revoke it, or choose a different name"
                 )
-            text, secret = _new_secret()
+            text, secret = _new_key_secret()
             expires = None if lifetime is None else now + lifetime
             keys[name] = Key(name, tuple(words), (secret,), now, rate, expires)
         return keys[name], text
@@ -154,8 +156,8 @@ class KeyFile:
         `keep`."""
         now = datetime.now(UTC)
         with self._changing() as keys:
-            key = _valid(keys, name)
-            text, secret = _new_secret()
+            key = _valid_key(keys, name)
+            text, secret = _new_key_secret()
             old = [
                 msgspec.structs.replace(previous, until=min(previous.until or now + keep, now + keep))
                 for previous in key.secrets
@@ -168,13 +170,13 @@ class KeyFile:
         """Revoke an API key. A running gateway applies the change within two seconds, and closes the key's
         connections."""
         with self._changing() as keys:
-            keys[name] = msgspec.structs.replace(_valid(keys, name), secrets=(), revoked=datetime.now(UTC))
+            keys[name] = msgspec.structs.replace(_valid_key(keys, name), secrets=(), revoked=datetime.now(UTC))
         return keys[name]
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Key]]:
-        """Yield the API keys by name, to be changed in the block. If the block ends without an error, write them to the
-        file, which only the owner can read. Blocks on the file lock."""
+        """Yield the API keys by name, for the `with` block to change. If the block ends without an error, write the
+        keys to the file, which only its owner can read. Blocks on the file lock."""
         with disk_errors(self.path):
             lock = os.open(self.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
         try:
@@ -200,23 +202,23 @@ def digest(text: str) -> str | None:
     """Return the hash that an API key is stored as, or None if the string is not a key."""
     digits = text.removeprefix(PREFIX)
     secret, check = digits[:SECRET_DIGITS], digits[SECRET_DIGITS:]
-    if not text.startswith(PREFIX) or len(check) != CHECK_DIGITS or check != _checksum(secret):
+    if not text.startswith(PREFIX) or len(check) != CHECK_DIGITS or check != _secret_checksum(secret):
         return None
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _new_secret() -> tuple[str, Secret]:
+def _new_key_secret() -> tuple[str, Secret]:
     digits = secrets.token_hex(SECRET_DIGITS // 2)
-    text = f"{PREFIX}{digits}{_checksum(digits)}"
+    text = f"{PREFIX}{digits}{_secret_checksum(digits)}"
     return text, Secret(hashlib.sha256(text.encode()).hexdigest(), digits[-4:])
 
 
-def _checksum(digits: str) -> str:
+def _secret_checksum(digits: str) -> str:
     return f"{zlib.crc32(digits.encode(errors='replace')):08x}"
 
 
-def _valid(keys: dict[str, Key], name: str) -> Key:
+def _valid_key(keys: dict[str, Key], name: str) -> Key:
     key = keys.get(name)
     if key is None or key.revoked is not None:
-        raise DeclarationError(f"there is no key {name[:80]!r}, or it is revoked")
+        raise DeclarationError(f"the key {name[:80]!r} does not exist or has been revoked")
     return key

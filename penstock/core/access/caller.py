@@ -20,7 +20,7 @@ T = TypeVar("T")
 CALLER = "penstock.caller"
 """Key of the caller in a request's ASGI scope."""
 BURST_S = 2.0
-"""How many seconds of unused rate a caller can save up and use at once."""
+"""Number of seconds of unused rate that a caller can save up and use at once."""
 
 
 class Bucket:
@@ -72,19 +72,19 @@ class Sight:
     carried: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def rule(self, name: str) -> RowRule | None:
-        """Return the rule for `name`: its own rule, or else the rule of the first pattern that covers it, or else its
-        owner's rule, because a view's rule also applies to the view's changes. A stream that carries events from a
-        stream with a rule shows no rows unless it has its own rule, because the other stream's rule cannot be applied
-        to text."""
-        own = self._of(name)
+        """Return the rule for `name`: its own rule or, if it has none, the rule of the first pattern that covers it. If
+        no pattern covers it, the rule for the name before its last dot applies, so the rule of a view also applies to
+        the view's changes. A stream that carries events from a stream with a rule shows no rows unless it has its own
+        rule: the other stream's rule cannot be applied to text."""
+        own = self._row_rule(name)
         if own is None and any(self.rule(stream) is not None for stream in self.carried.get(name, ())):
             return RowRule("FALSE", {})
         while own is None and "." in name:
             name = name.rpartition(".")[0]
-            own = self._of(name)
+            own = self._row_rule(name)
         return own
 
-    def _of(self, name: str) -> RowRule | None:
+    def _row_rule(self, name: str) -> RowRule | None:
         rule = self.rules.get(name) or next(
             (self.rules[pattern] for pattern in self.rules if covers(pattern, name)), None
         )
@@ -109,8 +109,8 @@ class Caller:
         key_added: datetime | None = None,
     ) -> None:
         """`name` is empty if no authentication is required. `until` is a wall-clock time in seconds since 1970.
-        `key_added` is the time at which the caller's API key was added, if it has one. It distinguishes the key from a
-        later key with the same name. Rotating the key does not change it."""
+        `key_added` is the time at which the caller's API key was added, if it has one. This time distinguishes the key
+        from a later key with the same name, and stays the same when the key is rotated."""
         self.name = name
         self.key_added = key_added
         self._sight = sight
@@ -134,7 +134,7 @@ class Caller:
 
     @property
     def sees_all_rows(self) -> bool:
-        """Whether no row rule applies to the caller, for any stream or view."""
+        """Whether the caller sees all rows of every stream and view that it is allowed to read."""
         return self._grants.admin or not self._sight.rules
 
     def may_read_all(self, name: str) -> bool:
@@ -146,11 +146,13 @@ class Caller:
         cannot be filtered."""
         self.require("consume", name)
         if self.sees(name) is not None:
-            raise Forbidden(f"{self.name} can see only some rows of {name[:80]!r}, but this would show all of them")
+            raise Forbidden(
+                f"{self.name} can see only some rows of {name[:80]!r}, but this request would show all of them"
+            )
 
     def require(self, right: Right, name: str) -> None:
         """Raise `Forbidden` if the right is not granted. Call this before checking whether `name` exists: a caller
-        without the right must not find out."""
+        without the right must not find out whether it exists."""
         if not self._grants.may(right, name):
             what = "everything" if name == "*" else repr(name[:80])
             raise Forbidden(f"{self.name} is not allowed to {right} {what}; it needs the grant {right}:{name[:80]}")

@@ -23,7 +23,7 @@ _is_uri = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+|urn:.+", re.IGNORECASE).full
 _is_email = re.compile(r"[^@:/]+@[^@:/]+").fullmatch
 _is_ip = re.compile(r"[0-9]+(\.[0-9]+){3}|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*").fullmatch
 _SHAPES = {"DNS": _is_dns, "URI": _is_uri, "email": _is_email, "IP Address": _is_ip}
-"""Patterns that names of each kind must match. No name matches two patterns, so `[clients.NAME]` is unambiguous."""
+"""Patterns that alternative names of each kind must match. No such name matches two patterns."""
 
 
 class Certified(NamedTuple):
@@ -48,23 +48,27 @@ def secured(tls: TlsPolicy) -> Secured:
     """Create a server context for TLS 1.2 or newer, with Python's default ciphers. Reads files, so do not call it in
     the event loop.
 
-    A renewed certificate needs a new context. If it were loaded into a context in use, that context would have no key
-    while the certificate and the key do not match.
+    A renewed certificate needs a new context. If it were loaded into a context in use while the certificate and the key
+    did not match, that context would be left without a key.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    _require_own(tls)
+    _require_own_files(tls)
     try:
-        context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
+        context.load_cert_chain(tls.certificate, tls.key, password=_no_key_password)
     except (OSError, ssl.SSLError) as error:
-        raise DeclarationError(f"[tls] {tls.certificate} and {tls.key} cannot be used ({_reason(error)})") from None
+        raise DeclarationError(
+            f"[tls] {tls.certificate} and {tls.key} cannot be used ({_tls_error_reason(error)})"
+        ) from None
     authorities: list[bytes] = []
     if tls.clients is not None:
         try:
             authorities = _pem(tls.clients.read_bytes())
             context.load_verify_locations(tls.clients)
         except (OSError, ssl.SSLError) as error:
-            raise DeclarationError(f"[tls] clients: {tls.clients} cannot be used ({_reason(error)})") from None
+            raise DeclarationError(
+                f"[tls] clients: {tls.clients} cannot be used ({_tls_error_reason(error)})"
+            ) from None
         context.verify_mode = ssl.CERT_REQUIRED if tls.require else ssl.CERT_OPTIONAL
         # A resumed session does not present a certificate. A TLS 1.2 session resumed without a ticket ends with its
         # context, which is replaced when a file changes.
@@ -84,9 +88,9 @@ def certified(transport: Any) -> Certified:
 
 
 def names(certificate: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names in a client certificate that match the pattern for their kind: an authority that signs an
-    arbitrary string as an email address has not vouched for a host. As in RFC 6125, the common name is used only if the
-    certificate has no other names."""
+    """Return the names in a client certificate that match the pattern for their kind. Other names are left out: an
+    authority that signs an arbitrary string as an email address has not vouched for a host of that name. As in RFC
+    6125, the common name is used only if the certificate has no other names. It has no kind, so it can be any text."""
     others = certificate.get("subjectAltName", ())
     if others:
         return tuple(value for kind, value in others if kind in _SHAPES and _SHAPES[kind](value))
@@ -94,7 +98,7 @@ def names(certificate: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(common)
 
 
-def _require_own(tls: TlsPolicy) -> None:
+def _require_own_files(tls: TlsPolicy) -> None:
     """Raise `DeclarationError` if another user can change a file. A missing file is reported later, when it is
     opened."""
     for path in tls.files:
@@ -106,9 +110,9 @@ def _require_own(tls: TlsPolicy) -> None:
             continue
 
 
-def _no_password() -> str:
+def _no_key_password() -> str:
     raise ssl.SSLError("the key is encrypted; use an unencrypted key that only this user can read")
 
 
-def _reason(error: OSError) -> str:
+def _tls_error_reason(error: OSError) -> str:
     return error.strerror or type(error).__name__ if not isinstance(error, ssl.SSLError) else str(error.args[-1])[:200]

@@ -41,7 +41,7 @@ T = TypeVar("T")
 Watched = Path | KeyStore
 """A file or key store that is read again when it changes."""
 _KEY = "key:"
-NOT_TRUSTED = "a certificate authority trusted when this connection was opened is no longer trusted; connect again"
+NOT_TRUSTED = "the gateway no longer trusts a certificate authority that it trusted when you connected; connect again"
 _log = logging.getLogger("penstock.access")
 
 
@@ -106,12 +106,12 @@ class Gate:
         self._trusted: WeakSet[ssl.SSLContext] = WeakSet(() if tls is None else (tls.context,))
         """The TLS contexts whose authorities are all still trusted."""
         self._authority_removed = asyncio.Event()
-        """Set, and replaced by a new event, each time an authority is removed."""
+        """An event that is set, and replaced by a new one, each time a certificate authority is removed."""
         self.tls: ssl.SSLContext | None = None if tls is None else tls.context
         """The context for new connections. A session can be resumed only with the context that it began with, so
         replacing the context ends the sessions of clients that are no longer trusted."""
         self.is_open = not policy.authenticates and not (keys is not None and keys.exists())
-        """Whether no authentication is required."""
+        """Whether requests are accepted without authentication."""
         self.anyone = Caller("", ALL)
         """The caller of all requests while no authentication is required."""
         if keys is not None:
@@ -138,8 +138,8 @@ class Gate:
         return caller
 
     def admits(self, certified: Certified) -> bool:
-        """Return whether a connection can still be used. If certificates are required, a connection can no longer be
-        used once an authority that was trusted when the connection was opened has been removed."""
+        """Return whether a connection can still be used. If certificates are required, a connection is unusable once
+        any of the authorities that were trusted when it was opened has been removed."""
         tls = self._policy.tls
         return tls is None or not tls.require or self.trusts(certified)
 
@@ -160,7 +160,7 @@ class Gate:
         if not name:
             return self.anyone if self.is_open else None
         if self.keys_error is not None and name.startswith(_KEY):
-            raise Busy(f"the valid keys are not known at the moment: {self.keys_error}")
+            raise Busy(f"keys cannot be checked at the moment: {self.keys_error}")
         callers = (
             caller for caller in self._known.callers.values() if caller.name == name and caller.until > time.time()
         )
@@ -208,14 +208,14 @@ class Gate:
             self.close()
         wrong = self._take(changes.keys, self._take_keys)
         if wrong is not None and not isinstance(wrong, Busy):
-            self._tell("no key is accepted until this is fixed: %s", wrong)
+            self._tell("no key will be accepted until this error is fixed: %s", wrong)
             self._take_keys(())
             self.keys_error = wrong.message
         elif wrong is not None:
-            self._tell("access stays unchanged: %s", wrong)
+            self._tell("the previous access settings stay in effect: %s", wrong)
         for wrong in (self._take(changes.tokens, self._take_tokens), self._take(changes.tls, self._take_tls)):
             if wrong is not None:
-                self._tell("access stays unchanged: %s", wrong)
+                self._tell("the previous access settings stay in effect: %s", wrong)
 
     def _take(self, read: Read[T] | None, take: Callable[[T], None]) -> PenstockError | None:
         """Apply one changed access file and mark its files as seen. If this fails, the files are not marked, so they
@@ -252,7 +252,7 @@ class Gate:
             for secret in key.secrets if key.is_valid(now) else ():
                 until = min((end for end in (key.expires, secret.until) if end is not None), default=None)
                 old = before.callers.get(secret.sha256)
-                if old is not None and _same(before.keys[secret.sha256], key):
+                if old is not None and _is_unchanged_key(before.keys[secret.sha256], key):
                     old.limit(math.inf if until is None else until.timestamp())
                     known.callers[secret.sha256] = old
                 else:
@@ -381,5 +381,5 @@ def subprotocol(scope: Mapping[str, Any]) -> str | None:
     return SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
 
 
-def _same(one: Key, other: Key) -> bool:
+def _is_unchanged_key(one: Key, other: Key) -> bool:
     return (one.name, tuple(one.grants), one.rate) == (other.name, tuple(other.grants), other.rate)

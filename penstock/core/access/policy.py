@@ -27,8 +27,8 @@ _UNSAID = {True: ":443", False: ":80"}
 
 @dataclass(frozen=True)
 class TlsPolicy:
-    """TLS settings: paths to PEM files. If `clients` is set, client certificates signed by one of its authorities are
-    accepted; if `require` is also true, connections without a client certificate are refused."""
+    """TLS settings: paths to PEM files. If `clients` is set, client certificates signed by one of the authorities in
+    that file are accepted. If `require` is also true, connections without a client certificate are refused."""
 
     certificate: Path
     key: Path
@@ -42,9 +42,9 @@ class TlsPolicy:
 
 @dataclass(frozen=True)
 class Jwt:
-    """The accepted token issuer, the expected audience, and the file with the keys that verify tokens: a JSON Web Key
-    Set, a PEM public key, or a secret for `HS...`. `claim` is the claim that contains the grants, as space-separated
-    words or as a list."""
+    """The accepted token issuer, the expected audience, and the file with the keys that verify tokens. The file
+    contains a JSON Web Key Set, a PEM public key, or a secret for `HS...`. `claim` is the name of the claim that
+    contains the grants, as space-separated words or as a list."""
 
     issuer: str
     audience: str
@@ -68,8 +68,8 @@ class Policy:
     jwt: Jwt | None = None
     clients: Mapping[str, CertificateClient] = field(default_factory=dict)
     rows: Mapping[str, str] = field(default_factory=dict)
-    """Conditions, by the name of a stream or view or by a prefix followed by `*`. Callers without the grant `admin` see
-    only rows that meet the condition."""
+    """Conditions on rows. Each key is the name of a stream or view, or a prefix followed by `*`. Callers without the
+    grant `admin` see only rows that meet the condition."""
     origins: frozenset[str] = frozenset()
     """Origins, such as `https://shop.example`, whose pages can use the API in addition to the gateway's own pages."""
 
@@ -127,11 +127,11 @@ def read_policy(path: Path | None) -> Policy:
     try:
         content = msgspec.convert(tomllib.loads(read_own(path).decode()), _File)
         clients = {
-            name: CertificateClient(grants(client.grants), _rate(client.rate))
+            name: CertificateClient(grants(client.grants), _policy_rate(client.rate))
             for name, client in content.clients.items()
         }
-        origins = frozenset() if content.pages is None else frozenset(map(_origin, content.pages.origins))
-        tls, jwt = _tls(path.parent, content.tls), _jwt(path.parent, content.jwt)
+        origins = frozenset() if content.pages is None else frozenset(map(_page_origin, content.pages.origins))
+        tls, jwt = _tls_policy(path.parent, content.tls), _jwt_policy(path.parent, content.jwt)
         policy = Policy(tls, jwt, clients, content.rows, origins)
     except StorageError as error:
         raise DeclarationError(f"the access file cannot be trusted: {error}") from None
@@ -151,14 +151,14 @@ def read_policy(path: Path | None) -> Policy:
     return policy
 
 
-def _tls(folder: Path, given: _Tls | None) -> TlsPolicy | None:
+def _tls_policy(folder: Path, given: _Tls | None) -> TlsPolicy | None:
     if given is None:
         return None
     clients = None if given.clients is None else folder / given.clients
     return TlsPolicy(folder / given.certificate, folder / given.key, clients, given.require)
 
 
-def _jwt(folder: Path, given: _Jwt | None) -> Jwt | None:
+def _jwt_policy(folder: Path, given: _Jwt | None) -> Jwt | None:
     """Check the [jwt] section. HMAC and signature algorithms must not be mixed, because a public key, which is not
     secret, could then be used as an HMAC secret."""
     if given is None:
@@ -170,21 +170,21 @@ def _jwt(folder: Path, given: _Jwt | None) -> Jwt | None:
         )
     if not given.issuer or not given.audience:
         raise DeclarationError("[jwt] requires an issuer and an audience")
-    return Jwt(given.issuer, given.audience, folder / given.keys, tuple(chosen), given.claim, _rate(given.rate))
+    return Jwt(given.issuer, given.audience, folder / given.keys, tuple(chosen), given.claim, _policy_rate(given.rate))
 
 
-def _origin(text: str) -> str:
+def _page_origin(text: str) -> str:
     """Check that an origin is written as browsers write it, because any other spelling would never match. `*` is
     rejected, because it would allow everyone."""
     if not _is_origin(text) or text.endswith(_UNSAID[text.startswith("https")]):
         raise DeclarationError(
-            f"[pages] origins: {text[:80]!r} is not an origin; write it as a browser does, such as "
-            "https://shop.example or http://localhost:3000: in lower case, without a path or the default port"
+            f"[pages] origins: {text[:80]!r} is not an origin; write it as browsers do, in lower case, without "
+            "a path or the default port, such as https://shop.example or http://localhost:3000"
         )
     return text
 
 
-def _rate(rate: float) -> float:
+def _policy_rate(rate: float) -> float:
     if not 0 <= rate < math.inf:
         raise DeclarationError(f"rate is {rate:g}; use a number of events per second, or 0 for the default limit")
     return rate

@@ -76,8 +76,8 @@ class TokenVerifier:
             raise Unauthorized(f"the token is not accepted ({type(error).__name__})") from None
         subject = claims["sub"]
         if not (0 < len(subject) <= SUBJECT_CHARS_MAX and subject.isprintable()):
-            raise Unauthorized(f"a token's subject must have 1 to {SUBJECT_CHARS_MAX} printable characters")
-        return Token(subject, known_grants(_words(claims.get(policy.claim))), until, _lasting(claims))
+            raise Unauthorized(f"a token's subject must be 1 to {SUBJECT_CHARS_MAX} printable characters long")
+        return Token(subject, known_grants(_claim_words(claims.get(policy.claim))), until, _subject_claims(claims))
 
     def _key(self, header: Mapping[str, Any]) -> Usable:
         """Return the key that the token names, and the algorithms that it can be used with."""
@@ -98,9 +98,9 @@ class TokenVerifier:
         except OSError as error:
             raise DeclarationError(f"[jwt] keys: {policy.keys} cannot be read: {error.strerror}") from None
         if policy.algorithms[0] in SHARED:
-            return {None: (_secret(content.strip(), policy), list(policy.algorithms))}
+            return {None: (_hmac_secret(content.strip(), policy), list(policy.algorithms))}
         if b"-----BEGIN" in content:
-            return self._named([(None, _public(content, policy), policy.algorithms)])
+            return self._named([(None, _public_key(content, policy), policy.algorithms)])
         return self._named(self._key_set(content))
 
     def _key_set(self, content: bytes) -> Iterator[Given]:
@@ -131,9 +131,7 @@ class TokenVerifier:
             if not fitting:
                 continue
             if name in usable or (None in (name, *usable) and usable):
-                raise DeclarationError(
-                    f"[jwt] keys: {policy.keys} contains several keys that `kid` does not distinguish"
-                )
+                raise DeclarationError(f"[jwt] keys: {policy.keys} contains several keys, so each needs its own `kid`")
             usable[name] = key, fitting
         if not usable:
             raise DeclarationError(f"[jwt] keys: {policy.keys} has no key for {', '.join(policy.algorithms)}")
@@ -147,27 +145,27 @@ class TokenVerifier:
             return False
 
 
-def _lasting(claims: Mapping[str, Any]) -> dict[str, Any]:
+def _subject_claims(claims: Mapping[str, Any]) -> dict[str, Any]:
     """Return a token's claims about the subject, without the claims about the token itself, which differ from token to
     token."""
     return {name: value for name, value in claims.items() if name not in _OF_ITSELF}
 
 
-def _words(claim: Any) -> list[str]:
+def _claim_words(claim: Any) -> list[str]:
     """Return the words in a token's claim: a space-separated string, as is standard for `scope`, or a list."""
     if isinstance(claim, str):
         return claim.split()
     return [word for word in claim if isinstance(word, str)] if isinstance(claim, list) else []
 
 
-def _secret(content: bytes, policy: Jwt) -> bytes:
+def _hmac_secret(content: bytes, policy: Jwt) -> bytes:
     least = max(SECRET_BYTES_MIN[algorithm] for algorithm in policy.algorithms)
     if len(content) < least:
-        raise DeclarationError(f"[jwt] keys: the secret in {policy.keys} has fewer than {least} bytes")
+        raise DeclarationError(f"[jwt] keys: the secret in {policy.keys} is shorter than {least} bytes")
     return content
 
 
-def _public(content: bytes, policy: Jwt) -> Any:
+def _public_key(content: bytes, policy: Jwt) -> Any:
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
@@ -176,7 +174,7 @@ def _public(content: bytes, policy: Jwt) -> Any:
     try:
         return load_pem_public_key(content)
     except (ValueError, UnsupportedAlgorithm):
-        raise DeclarationError(f"[jwt] keys: {policy.keys} is not a public key in PEM") from None
+        raise DeclarationError(f"[jwt] keys: {policy.keys} is not a public key in PEM format") from None
 
 
 def looks_like(text: str) -> bool:

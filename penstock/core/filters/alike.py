@@ -1,4 +1,4 @@
-"""Conversion of operands to a common kind, so that they can be compared or chosen from."""
+"""Conversion of operands to a common kind, so that a filter can compare them or choose among them."""
 
 from __future__ import annotations
 

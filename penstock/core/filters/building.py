@@ -24,26 +24,26 @@ def built(
     schema: pa.Schema, where: str | None, select: str | None, key: Sequence[str], claims: Mapping[str, Any] | None
 ) -> Filter:
     asking, selecting = Compiler(schema), Compiler(schema)
-    condition = None if where is None else _condition(asking, where, claims)
+    condition = None if where is None else _where_condition(asking, where, claims)
     asked = frozenset(asking.columns)
     if select is None:
         return Filter(schema, frozenset(schema.names), asked, condition, None)
-    outputs = _selected(selecting, select, key)
+    outputs = _selected_columns(selecting, select, key)
     fields = pa.schema([pa.field(output.name, output.type) for output in outputs])
     runs, grown = tuple(output.run for output in outputs), tuple(i for i, output in enumerate(outputs) if output.grows)
     return Filter(fields, asked | selecting.columns, asked, condition, runs, grown)
 
 
 @contextmanager
-def _refusing(part: str, text: str) -> Iterator[None]:
+def _refusing_mistakes(part: str, text: str) -> Iterator[None]:
     try:
         yield
     except Mistake as mistake:
         raise refused(part, text, mistake.position, mistake.sentence) from None
 
 
-def _condition(compiler: Compiler, text: str, claims: Mapping[str, Any] | None) -> Run:
-    with _refusing("where", text):
+def _where_condition(compiler: Compiler, text: str, claims: Mapping[str, Any] | None) -> Run:
+    with _refusing_mistakes("where", text):
         tree = syntax.condition(text)
         return comparisons.truth(compiler.operand(tree if claims is None else claimed(tree, claims)))
 
@@ -51,8 +51,8 @@ def _condition(compiler: Compiler, text: str, claims: Mapping[str, Any] | None) 
 @lru_cache(maxsize=256)
 def asked_of_reader(where: str) -> tuple[str, ...]:
     """Return the names of the claims in a condition. The results can be cached because only the operator writes
-    conditions with claims, so there are few of them."""
-    with _refusing("where", where):
+    conditions with claims, so there are few such conditions."""
+    with _refusing_mistakes("where", where):
         return tuple(sorted(named(syntax.condition(where))))
 
 
@@ -65,13 +65,13 @@ class _Output(NamedTuple):
     grows: bool = False
 
 
-def _selected(compiler: Compiler, text: str, key: Sequence[str]) -> list[_Output]:
+def _selected_columns(compiler: Compiler, text: str, key: Sequence[str]) -> list[_Output]:
     """Return the selected columns, preceded by the key columns that are not selected."""
-    with _refusing("select", text):
+    with _refusing_mistakes("select", text):
         columns: dict[str, _Output] = {}
         paths: set[tuple[str, ...]] = set()
         for item in syntax.columns(text):
-            name, path, operand = _name(item), _path(item.node), compiler.operand(item.node)
+            name, path, operand = _select_item_name(item), _column_path(item.node), compiler.operand(item.node)
             if name in columns:
                 raise Mistake(item.position, f"two columns are called {name!r}")
             if name in key and path != (name,):
@@ -81,12 +81,12 @@ def _selected(compiler: Compiler, text: str, key: Sequence[str]) -> list[_Output
             if path in paths:
                 raise Mistake(item.node.position, f"{operand.shown} is selected twice; remove one of them")
             paths |= {path} if path else set()
-            columns[name] = _output(name, operand, bool(path))
-    missing = [_output(name, compiler.operand(Name(name, 0)), True) for name in key if name not in columns]
+            columns[name] = _output_column(name, operand, bool(path))
+    missing = [_output_column(name, compiler.operand(Name(name, 0)), True) for name in key if name not in columns]
     return [*missing, *columns.values()]
 
 
-def _name(item: SelectItem) -> str:
+def _select_item_name(item: SelectItem) -> str:
     if item.name is not None:
         return item.name
     if isinstance(item.node, Name | FieldAccess):
@@ -94,18 +94,18 @@ def _name(item: SelectItem) -> str:
     raise Mistake(item.position, "a computed column needs a name: add AS and a name")
 
 
-def _path(node: Node) -> tuple[str, ...]:
-    """Return the path of names in a filter to a column or to a field in a column. The result is empty for any other
-    node."""
+def _column_path(node: Node) -> tuple[str, ...]:
+    """Return the path of a filter's node that is a column or a field in a column: the column's name, followed by the
+    names of the fields. The result is empty for any other node."""
     if isinstance(node, Name):
         return (node.name,)
-    above = _path(node.of) if isinstance(node, FieldAccess) else ()
+    above = _column_path(node.of) if isinstance(node, FieldAccess) else ()
     return (*above, node.name) if above and isinstance(node, FieldAccess) else ()
 
 
-def _output(name: str, operand: Operand, is_path: bool) -> _Output:
-    """Build a result column of a filter. Lists and structs, which can be large, can be selected only unchanged and only
-    once, so a row grows only by strings of bounded size."""
+def _output_column(name: str, operand: Operand, is_path: bool) -> _Output:
+    """Build a result column of a filter. Lists and structs, which can be large, can be selected only once and cannot be
+    modified, so a row can grow only by strings of bounded size."""
     kind, run = operand.kind, operand.run
     if is_path and operand.raw is not None:
         return _Output(name, *operand.raw)

@@ -33,7 +33,7 @@ def _ordered(name: str, operand: Operand) -> Operand:
 
 
 def _null_if(operands: Sequence[Operand]) -> Operand:
-    """Build the filter function `nullif(a, b)`: the first operand, or NULL where both operands are equal."""
+    """Build the filter function `nullif(a, b)`: the first operand, or NULL where the operands are equal."""
     this, other = operands
     if this.kind == NULL:
         return this

@@ -27,13 +27,17 @@ def claimed(node: Node, claims: Mapping[str, Any]) -> Node:
     if not isinstance(node, FunctionCall):
         return node
     if node.name == "claim":
-        return _literal(claims.get(_name(node)), node.position)
+        return _claim_literal(claims.get(_claim_name(node)), node.position)
     arguments = list[Node]()
     for index, argument in enumerate(node.arguments):
-        claim = claims.get(_name(argument)) if isinstance(argument, FunctionCall) and argument.name == "claim" else None
+        claim = (
+            claims.get(_claim_name(argument))
+            if isinstance(argument, FunctionCall) and argument.name == "claim"
+            else None
+        )
         if node.name == "in" and index > 0 and isinstance(claim, list):
             listed = claim if 0 < len(claim) <= LIST_MAX else [None]
-            arguments += [_literal(item, argument.position) for item in listed]
+            arguments += [_claim_literal(item, argument.position) for item in listed]
         else:
             arguments.append(claimed(argument, claims))
     return replace(node, arguments=tuple(arguments))
@@ -47,18 +51,18 @@ def named(node: Node) -> frozenset[str]:
         return named(node.body)
     if not isinstance(node, FunctionCall):
         return frozenset()
-    return frozenset({_name(node)}) if node.name == "claim" else frozenset().union(*map(named, node.arguments))
+    return frozenset({_claim_name(node)}) if node.name == "claim" else frozenset().union(*map(named, node.arguments))
 
 
-def _name(call: FunctionCall) -> str:
+def _claim_name(call: FunctionCall) -> str:
     match call.arguments:
         case (Literal(str() as name),):
             return name
     raise Mistake(call.position, "claim takes one argument, the name of a claim in 'single quotes'")
 
 
-def _literal(value: Any, position: int) -> Literal:
-    if isinstance(value, bool) or (isinstance(value, str) and _is_text(value)):
+def _claim_literal(value: Any, position: int) -> Literal:
+    if isinstance(value, bool) or (isinstance(value, str) and _is_storable_text(value)):
         return Literal(value, position)
     if isinstance(value, int | float):
         number = Decimal(repr(value))
@@ -66,7 +70,7 @@ def _literal(value: Any, position: int) -> Literal:
     return Literal(None, position)
 
 
-def _is_text(value: str) -> bool:
+def _is_storable_text(value: str) -> bool:
     """Return whether a string can be stored in a column. A string with a lone surrogate, which JSON allows, cannot."""
     try:
         value.encode()

@@ -19,7 +19,7 @@ _COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 _LOOKED_UP = ("whole", "real", "text", "time", "local time", "date")
 _FEW = 2
-"""Up to this many values are compared one by one, which is faster than a lookup."""
+"""Maximum number of values to compare one by one, which is faster for so few values than a lookup."""
 _DIGITS = 700
 """Decimal precision that suffices for any literal and any column."""
 _UNKNOWN = pa.scalar(None, pa.bool_())
@@ -73,7 +73,7 @@ def compared(name: str, left: Operand, right: Operand) -> Operand:
 
 
 def _bounded(name: str, operand: Operand, bound: Decimal) -> Operand:
-    """Build a filter's comparison of a column with a number exactly, even if the column cannot contain that number: an
+    """Build an exact comparison of a filter's column with a number, even if the column cannot contain that number: an
     integer below 2.5 is at most 2, and every 64-bit integer is below 1e30."""
     kind, run = operand.kind, operand.run
     nearest = _nearest(kind, bound)
@@ -149,7 +149,7 @@ def _looked_up(this: Operand, values: pa.Array) -> Operand:
     def is_member(batch: pa.RecordBatch) -> Any:
         column = full(run(batch), batch.num_rows)
         if is_real:
-            column = pc.add(column, 0.0)  # turns -0.0 into 0.0, as above: the lookup distinguishes them
+            column = pc.add(column, 0.0)  # turns -0.0 into 0.0, as above: to the lookup, they are different values
         hits = pc.is_in(column, value_set=values)
         return pc.if_else(pc.is_valid(column), hits, _UNKNOWN) if column.null_count else hits
 

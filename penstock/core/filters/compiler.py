@@ -107,7 +107,7 @@ class Compiler:
             case _:
                 raise Mistake(node.position, "exists takes a list and a condition: exists(topics, t -> t.name = 'x')")
         if lists.kind.name != "list":
-            raise Mistake(lists.position, f"{lists.typed} is not a list, which exists requires")
+            raise Mistake(lists.position, f"exists requires a list, but {lists.typed} is not one")
         self._count(node, ())
         inner = _OfElement(condition.name, lists.kind.arrow.value_type, self._tally)
         return nested.exists(lists, comparisons.truth(inner.operand(condition.body)), condition.name)
@@ -160,7 +160,7 @@ def _flat(node: FunctionCall) -> list[Node]:
 
 
 def _settled(operand: Operand, arguments: Sequence[Operand]) -> Operand:
-    """Replace a filter's operand that is built only from constants with its value."""
+    """Return a constant for a filter's operand that is built only from constants; return other operands unchanged."""
     if operand.fixed is not None or any(argument.fixed is None for argument in arguments):
         return operand
     value = operand.run(_ONE_ROW)

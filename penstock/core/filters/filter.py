@@ -42,31 +42,31 @@ class Filter:
         if self._condition is None:
             return pa.repeat(pa.scalar(True), batch.num_rows)
         condition = self._condition
-        return _whole([_known(full(condition(part), part.num_rows)) for part in _parts(batch)])
+        return _joined_slices([_nulls_as_false(full(condition(part), part.num_rows)) for part in _filter_slices(batch)])
 
     def project(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the filter's selected columns of all rows; the batch itself if there is no `select`."""
+        """Return the filter's selected columns for all rows; without a `select`, return the batch itself."""
         if self._outputs is None:
             return batch
-        parts = [self._columns_of(part, self._outputs) for part in _parts(batch)]
-        arrays = [_whole(pieces) for pieces in zip(*parts, strict=True)]
+        parts = [self._columns_of(part, self._outputs) for part in _filter_slices(batch)]
+        arrays = [_joined_slices(pieces) for pieces in zip(*parts, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _columns_of(self, part: pa.RecordBatch, outputs: Sequence[Run]) -> list[Any]:
         arrays = [full(output(part), part.num_rows) for output in outputs]
         if self._grown:
-            fits = _is_small([arrays[index] for index in self._grown])
+            fits = _small_rows_mask([arrays[index] for index in self._grown])
             for index in () if fits is None else self._grown:
                 arrays[index] = pc.if_else(fits, arrays[index], pa.scalar(None, arrays[index].type))
         return arrays
 
 
-def _known(truths: Any) -> Any:
+def _nulls_as_false(truths: Any) -> Any:
     return truths.fill_null(False) if truths.null_count else truths
 
 
-def _is_small(texts: Sequence[Any]) -> Any:
-    """Return a mask of the rows whose strings do not exceed the limit in total, or None if no row exceeds it."""
+def _small_rows_mask(texts: Sequence[Any]) -> Any:
+    """Return a mask of the rows whose strings together do not exceed the limit, or None if no row exceeds it."""
     total = pa.scalar(0, pa.int64())
     for column in texts:
         total = pc.add(total, pc.cast(pc.coalesce(pc.binary_length(column), pa.scalar(0, pa.int32())), pa.int64()))
@@ -74,13 +74,13 @@ def _is_small(texts: Sequence[Any]) -> Any:
     return None if pc.all(fits, min_count=0).as_py() else fits
 
 
-def _parts(batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+def _filter_slices(batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
     if batch.num_rows <= SLICE_ROWS:
         return (batch,)
     return (batch.slice(start, SLICE_ROWS) for start in range(0, batch.num_rows, SLICE_ROWS))
 
 
-def _whole(pieces: Sequence[Any]) -> Any:
+def _joined_slices(pieces: Sequence[Any]) -> Any:
     return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
 
 
@@ -96,7 +96,7 @@ def compiled(
     key: Sequence[str] = (),
     claims: Mapping[str, Any] | None = None,
 ) -> Filter:
-    """Compile a filter, a condition and a list of columns for a schema. Cached.
+    """Compile a filter for a schema, from a condition and a list of columns. Cached.
 
     The same expressions and schema return the same object while it is among the `CACHE_FILTERS` most recently used
     filters. Readers who have the same values for the claims in the condition share a filter. `key` lists columns that

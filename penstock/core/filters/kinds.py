@@ -22,7 +22,7 @@ Run = Callable[[pa.RecordBatch], Any]
 row."""
 
 SHOWN = {"null": "NULL", "truth": "true or false", "whole": "a number", "real": "a number", "decimal": "a number",
-         "text": "text", "time": "a time", "local time": "a time without a zone", "date": "a date",
+         "text": "text", "time": "a time", "local time": "a time without a time zone", "date": "a date",
          "interval": "an interval", "list": "a list", "map": "a map", "struct": "a struct", "bytes": "bytes",
          "other": "a type that filters do not support"}  # fmt: skip
 NUMBERS = ("whole", "real", "decimal")
@@ -64,8 +64,8 @@ class Mistake(Exception):
 @dataclass(frozen=True, eq=False)
 class Operand:
     """A typed part of a filter's expression. `fixed` is its value if it is the same for every row. `written` is the
-    value of a literal. `raw` is the type of a column, or of part of a column, and a function that returns it
-    unconverted."""
+    value of a literal. `raw` is set for a column or a part of a column: it contains its Arrow type, and a function that
+    returns its values unconverted."""
 
     kind: ValueKind
     run: Run

@@ -29,27 +29,27 @@ def like(name: str, operands: Sequence[Operand]) -> Operand:
         return constant(TRUTH, None, this.position, this.shown)
     if this.kind != TEXT:
         raise Mistake(this.position, f"LIKE does not accept {this.typed}")
-    pieces = _pattern(operands)
+    pieces = _like_pattern(operands)
     if name == "ilike":
-        pieces = [_lowered(piece) for piece in pieces]
+        pieces = [_lowercase_piece(piece) for piece in pieces]
     run, matches = this.run, _matcher(pieces)
     if name == "like":
         return computed(TRUTH, lambda batch: matches(run(batch)), this.position)
     return computed(TRUTH, lambda batch: matches(pc.utf8_lower(run(batch))), this.position)
 
 
-def _pattern(operands: Sequence[Operand]) -> list[Piece]:
-    return _pieces(operands[1], _escape(operands[2]) if len(operands) == 3 else "\\")
+def _like_pattern(operands: Sequence[Operand]) -> list[Piece]:
+    return _like_pieces(operands[1], _like_escape(operands[2]) if len(operands) == 3 else "\\")
 
 
-def _escape(operand: Operand) -> str:
+def _like_escape(operand: Operand) -> str:
     text = written_text("ESCAPE", operand)
     if len(text) > 1:
         raise Mistake(operand.position, "ESCAPE takes one character")
     return text
 
 
-def _pieces(operand: Operand, escape: str) -> list[Piece]:
+def _like_pieces(operand: Operand, escape: str) -> list[Piece]:
     """Split a LIKE pattern into literal strings and wildcards."""
     pattern, position = written_text("LIKE", operand), operand.position
     if len(pattern) > LIKE_LENGTH_MAX:
@@ -63,39 +63,39 @@ def _pieces(operand: Operand, escape: str) -> list[Piece]:
                 raise Mistake(
                     position, f"the pattern ends with the escape character {escape!r}; put a character after it"
                 )
-            _append(pieces, escaped)
+            _append_character(pieces, escaped)
         elif character in "%_":
             if character == "_" or not pieces or pieces[-1] is not MANY:
                 pieces.append(MANY if character == "%" else ONE)
         else:
-            _append(pieces, character)
-    _require_few(pieces, position)
+            _append_character(pieces, character)
+    _require_few_wildcards(pieces, position)
     return pieces
 
 
-def _append(pieces: list[Piece], character: str) -> None:
+def _append_character(pieces: list[Piece], character: str) -> None:
     if pieces and isinstance(pieces[-1], str):
         pieces[-1] += character
     else:
         pieces.append(character)
 
 
-def _require_few(pieces: Sequence[Piece], position: int) -> None:
+def _require_few_wildcards(pieces: Sequence[Piece], position: int) -> None:
     wild = [piece for piece in pieces if not isinstance(piece, str)]
     floating = wild[wild.index(MANY) :].count(ONE) if MANY in wild else 0
     if len(wild) > LIKE_WILDCARDS_MAX:
         raise Mistake(position, f"a pattern can have at most {LIKE_WILDCARDS_MAX} wildcards (% and _)")
     if floating > LIKE_FLOATING_MAX:
-        raise Mistake(position, f"a pattern can have at most {LIKE_FLOATING_MAX} wildcards _ after a %")
+        raise Mistake(position, f"a pattern can have at most {LIKE_FLOATING_MAX} _ wildcards after a %")
 
 
-def _lowered(piece: Piece) -> Piece:
+def _lowercase_piece(piece: Piece) -> Piece:
     return pc.utf8_lower(pa.scalar(piece)).as_py() if isinstance(piece, str) else piece
 
 
 def is_hard(operands: Sequence[Operand]) -> bool:
     """Return whether a LIKE pattern needs the regular expression engine."""
-    return _simple(_pattern(operands)) is None
+    return _simple(_like_pattern(operands)) is None
 
 
 def _matcher(pieces: Sequence[Piece]) -> Callable[[Any], Any]:

@@ -113,15 +113,15 @@ def columns(text: str) -> list[SelectItem]:
     reader, items = _Texts(tokens), list(tokens.items())
     if len(items) > NAMES_MAX:
         tokens.refuse(items[NAMES_MAX][0].start, f"there are more than {NAMES_MAX} columns")
-    return [_named(reader, item) for item in items]
+    return [_select_item(reader, item) for item in items]
 
 
-def _named(reader: _Texts, item: list[Token]) -> SelectItem:
+def _select_item(reader: _Texts, item: list[Token]) -> SelectItem:
     last = item[-1]
     is_name = last.token_type in (TokenType.VAR, TokenType.IDENTIFIER)
     if len(item) > 2 and is_name and item[-2].token_type == TokenType.VAR and item[-2].text.upper() == "AS":
         if not 0 < len(last.text) <= NAME_LENGTH_MAX:
-            reader.tokens.refuse(last.start, f"a name must have 1 to {NAME_LENGTH_MAX} characters")
+            reader.tokens.refuse(last.start, f"a name must be 1 to {NAME_LENGTH_MAX} characters long")
         return SelectItem(reader.read(item[:-2]), last.text, last.start)
     return SelectItem(reader.read(item), None, item[0].start)
 
@@ -144,7 +144,7 @@ class SyntaxReader:
             self._refuse(self._position, f"it contains more than {NODES_MAX} names, values and operations")
         self._level += 1
         if self._level > LEVELS_MAX:
-            self._refuse(self._position, f"its operations are nested more than {LEVELS_MAX} deep")
+            self._refuse(self._position, f"its operations are nested more than {LEVELS_MAX} levels deep")
         node: Node = getattr(self, f"_{type(tree).__name__.lower()}", self._binary)(tree)
         self._level -= 1
         return node
@@ -244,13 +244,13 @@ class SyntaxReader:
 
     def _bracket(self, tree: Any) -> Node:
         if len(tree.expressions) != 1:
-            self._refuse(self._position, "write a single number or string in brackets")
+            self._refuse(self._position, "write a single number or string inside [ ]")
         return self._call("[]", tree.this, tree.expressions[0])
 
     def _anonymous(self, tree: Any) -> Node:
         position, name = self._position, tree.this
         if not isinstance(name, str):
-            self._refuse(position, "a function must have a plain name")
+            self._refuse(position, "a function's name cannot be quoted")
         return FunctionCall(name.lower(), tuple(self.node(expression) for expression in tree.expressions), position)
 
 

@@ -53,7 +53,7 @@ def _part(operands: Sequence[Operand]) -> Operand:
 def _whole_number(operand: Operand, least: int) -> int:
     value = operand.written
     if not isinstance(value, Decimal) or value != int(value) or not least <= value <= INT_MAX // 2:
-        raise Mistake(operand.position, f"substr takes an integer here, from {least}: substr(name, 1, 3)")
+        raise Mistake(operand.position, f"substr takes an integer of at least {least} here: substr(name, 1, 3)")
     return int(value)
 
 

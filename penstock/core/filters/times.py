@@ -54,7 +54,9 @@ def _interval(operands: Sequence[Operand]) -> Operand:
         if match is None or unit not in _SECONDS:
             units = ", ".join(_SECONDS)
             raise Mistake(
-                operand.position, f"{operand.shown} is not an interval; write '90 minutes'; the units are {units}"
+                operand.position,
+                f"{operand.shown} is not an interval: write a number and a unit, such as '90 minutes'; the units are "
+                f"{units}",
             )
         seconds += float(match[1]) * _SECONDS[unit]
         place = match.end()

@@ -17,14 +17,18 @@ from penstock.core.errors import BadExpression
 from penstock.core.filters.limits import DEPTH_MAX, LENGTH_MAX
 
 
-def _types(names: str) -> frozenset[TokenType]:
+def _token_types(names: str) -> frozenset[TokenType]:
     return frozenset(getattr(TokenType, name) for name in names.split())
 
 
-_WORDS = _types("AND OR NOT IN IS LIKE ILIKE BETWEEN ESCAPE NULL TRUE FALSE")
-_OPENING, _CLOSING = _types("L_PAREN L_BRACKET"), _types("R_PAREN R_BRACKET")
-_SIGNS = _OPENING | _CLOSING | _types("COMMA DOT EQ NEQ LT LTE GT GTE PLUS DASH STAR SLASH MOD DPIPE ARROW")
-_VALUES, _AMOUNTS, _PREFIXES = _types("STRING NUMBER IDENTIFIER"), _types("STRING NUMBER"), _types("NOT DASH")
+_WORDS = _token_types("AND OR NOT IN IS LIKE ILIKE BETWEEN ESCAPE NULL TRUE FALSE")
+_OPENING, _CLOSING = _token_types("L_PAREN L_BRACKET"), _token_types("R_PAREN R_BRACKET")
+_SIGNS = _OPENING | _CLOSING | _token_types("COMMA DOT EQ NEQ LT LTE GT GTE PLUS DASH STAR SLASH MOD DPIPE ARROW")
+_VALUES, _AMOUNTS, _PREFIXES = (
+    _token_types("STRING NUMBER IDENTIFIER"),
+    _token_types("STRING NUMBER"),
+    _token_types("NOT DASH"),
+)
 _HINTS = {
     "SELECT": "a sub-query", "CASE": "CASE", "EXISTS": "EXISTS", "UNION": "UNION", "OVER": "a window", "CAST": "a cast",
     "TRY_CAST": "a cast", "RLIKE": "a regular expression", "REGEXP": "a regular expression", "DISTINCT": "DISTINCT",
@@ -46,7 +50,7 @@ class FilterTokens:
     def __init__(self, part: str, text: str) -> None:
         self.part, self.text = part, text
         if len(text) > LENGTH_MAX:
-            self.refuse(LENGTH_MAX, f"it has more than {LENGTH_MAX} characters")
+            self.refuse(LENGTH_MAX, f"it is longer than {LENGTH_MAX} characters")
         self.all = list(with_intervals([self._plain(token) for token in self._raw()]))
         if not self.all:
             self.refuse(0, "it is empty; write a condition such as speed > 30")
@@ -89,7 +93,7 @@ class FilterTokens:
             depth += (kind in _OPENING) - (kind in _CLOSING)
             signs = signs + 1 if kind in _PREFIXES else 0
             if depth + signs > DEPTH_MAX:
-                self.refuse(token.start, f"it is nested more than {DEPTH_MAX} deep")
+                self.refuse(token.start, f"it is nested more than {DEPTH_MAX} levels deep")
 
     def items(self) -> Iterator[list[Token]]:
         """Yield the tokens between top-level commas."""

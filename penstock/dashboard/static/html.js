@@ -7,7 +7,7 @@ import htm from "./vendor/htm.mjs";
 export const html = htm.bind(h);
 export { Component, createRef, render };
 
-/** A component that draws again when one of its signals changes. A subclass names them in `signals()`. */
+/** A component that is drawn again when one of its signals changes. A subclass lists its signals in `signals()`. */
 export class Connected extends Component {
   signals() {
     return [];

@@ -38,7 +38,7 @@ def read_or_create_key(path: Path) -> bytes:
     try:
         data = read_own(path)
     except FileNotFoundError:
-        return _create(path)
+        return _create_ack_key(path)
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from None
     try:
@@ -49,11 +49,11 @@ def read_or_create_key(path: Path) -> bytes:
             )
         return msgspec.json.decode(data, type=_Content).key
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        log.error("%s is damaged and is replaced with a new key; earlier acknowledgements are no longer accepted", path)
-        return _create(path)
+        log.error("%s is damaged; creating a new key, so earlier acknowledgements are no longer accepted", path)
+        return _create_ack_key(path)
 
 
-def _create(path: Path) -> bytes:
+def _create_ack_key(path: Path) -> bytes:
     key = secrets.token_bytes(KEY_BYTES)
     with disk_errors(path):
         write_atomic(path, msgspec.json.encode(_Content(key)), durable=True)

@@ -23,8 +23,7 @@ log = logging.getLogger("penstock.control")
 
 
 class _Known(NamedTuple):
-    """The last edition of a control message of one kind that was read, with the message, or None if the message could
-    not be decoded."""
+    """The last edition that was read of one kind of control message. `message` is None if it could not be decoded."""
 
     edition: Edition
     message: Message | None
@@ -49,12 +48,12 @@ class FileChannel:
 
     def latest(self, kind: type[M]) -> M | None:
         path = self._path(kind)
-        edition = _edition(path)  # before the file is read, so the contents belong to this edition or a later one
+        edition = _file_edition(path)  # before the file is read, so the contents belong to this edition or a later one
         if edition is None:
             return None
         known = self._known.get(kind)
         if known is None or known.edition != edition:
-            known = _Known(edition, _read(path, kind))
+            known = _Known(edition, _read_message(path, kind))
             self._known = {**self._known, kind: known}
         return cast("M | None", known.message)
 
@@ -68,7 +67,7 @@ class FileChannel:
         try:
             while True:
                 watch.arm()
-                editions = {kind: _edition(path) for kind, path in paths.items()}
+                editions = {kind: _file_edition(path) for kind, path in paths.items()}
                 left = deadline - loop_time()
                 if editions != seen or left <= 0:
                     return editions
@@ -80,7 +79,7 @@ class FileChannel:
         return self._directory.control_file(kind.name)
 
 
-def _edition(path: Path) -> Edition:
+def _file_edition(path: Path) -> Edition:
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -88,11 +87,11 @@ def _edition(path: Path) -> Edition:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _read(path: Path, kind: type[M]) -> M | None:
+def _read_message(path: Path, kind: type[M]) -> M | None:
     try:
         return decode(path.read_bytes(), kind)
     except FileNotFoundError:
         return None
     except PenstockError as error:
-        log.warning("%s is ignored: %s", path, error.message)
+        log.warning("ignoring %s: %s", path, error.message)
         return None

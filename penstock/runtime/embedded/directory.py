@@ -29,7 +29,7 @@ ORPHANS_S = 30.0
 """Seconds that the children of a killed owner may take to exit: the gateway drains, and the JVM stops."""
 POLL_S = 0.1
 LOCK_S = 1.0
-"""Seconds to keep trying for a lock, because a process that checks the lock holds it for a moment."""
+"""Seconds to keep trying to take a lock, because a process that checks the lock holds it for a moment."""
 LOCK_POLL_S = 0.02
 AnyOwner = TypeVar("AnyOwner", bound=Owner)
 
@@ -78,7 +78,7 @@ class DataDirectory:
 
     def handler_state(self, name: str, generation: int) -> Path:
         """Return the folder with the state of a handler's shards in one generation. A generation other than the one in
-        the ledger is still being written or was replaced."""
+        the ledger is still being written or has been replaced."""
         return self.handlers / name / str(generation)
 
     def handler_next(self, name: str) -> Path:
@@ -151,8 +151,8 @@ class DataDirectory:
 
     def _require_own(self, path: Path) -> None:
         """Reject a data directory that belongs to another user or that other users can write to. A volume mounted at
-        the root is an exception, because whoever mounts a volume decides who has access: its mode may be open, and if
-        this process runs as root, as in a container, it may belong to any user."""
+        the root is an exception, because whoever mounts a volume decides who has access. The volume's mode may be open.
+        If this process runs as root, as in a container, the volume may belong to any user."""
         mounted = os.path.ismount(self.root)
         problem = None if mounted and os.geteuid() == 0 else another_owner(path)
         if problem is None and not (mounted and path == self.root):
@@ -180,7 +180,7 @@ def take(directory: DataDirectory, app: str) -> Ownership:
     try:
         if not lock_exclusively(descriptor):
             raise _in_use(directory)
-        return Ownership(_succeed(directory, app), (descriptor,))
+        return Ownership(_become_owner(directory, app), (descriptor,))
     except BaseException:
         os.close(descriptor)
         raise
@@ -245,8 +245,7 @@ def await_orphans(directory: DataDirectory, say: Callable[[str], None], wait_s: 
 
 
 class _StartedOwner(Owner, frozen=True):
-    """An owner as it is stored: with the time when its process started, because a later process can have the same
-    id."""
+    """An owner as stored. Includes the time when its process started, because a later process can have the same id."""
 
     started: int = 0
 
@@ -260,13 +259,13 @@ def _is_running(directory: DataDirectory, owner: Owner) -> bool:
         return False
     except PermissionError:
         pass
-    state, started = _process(owner.pid)
+    state, started = _owner_process_state(owner.pid)
     return state != "Z" and started in (_read_owner(directory, _StartedOwner).started, 0)
 
 
-def _process(pid: int) -> tuple[str, int]:
-    """Return the state of a process, and when it started, in clock ticks since the system started. The time is 0 if it
-    is unknown, because the system has no /proc; a process that has just ended counts as a zombie."""
+def _owner_process_state(pid: int) -> tuple[str, int]:
+    """Return the state of a process, and when it started, in clock ticks since the system started. The time is 0 on a
+    system without /proc, where it is unknown. A process that has just ended counts as a zombie."""
     try:
         values = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return values[0], int(values[19])
@@ -289,7 +288,7 @@ def owner(directory: DataDirectory) -> Owner | None:
         os.close(descriptor)
 
 
-def _succeed(directory: DataDirectory, app: str) -> int:
+def _become_owner(directory: DataDirectory, app: str) -> int:
     """Record this process as the data directory's owner, and return its epoch."""
     before = last_owner(directory)
     if before is not None and before.format > FORMAT:
@@ -299,7 +298,7 @@ def _succeed(directory: DataDirectory, app: str) -> int:
     if before is not None and before.app != app:
         raise AlreadyRunning(f"{directory.root} belongs to the app {before.app!r}, not {app!r}; use a different --data")
     epoch, pid = before.epoch + 1 if before else 1, os.getpid()
-    owner = _StartedOwner(app, epoch, pid, started=_process(pid)[1])
+    owner = _StartedOwner(app, epoch, pid, started=_owner_process_state(pid)[1])
     write_atomic(directory.root / "owner.json", msgspec.json.encode(owner), durable=True)
     return owner.epoch
 

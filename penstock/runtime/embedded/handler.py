@@ -84,8 +84,8 @@ def commit(handler: EmbeddedHandler, batch: HandlerBatch) -> bool:
     if has_rows or any(output.partitions for output in (*emitted, failed)):
         ledger.intend(entry)
         reach("handler.after_intent")
-    emitted_rows = sum(_append(handler.name, entry.batch_id, output, log) for output in emitted)
-    failed_rows = _append(handler.name, entry.batch_id, failed, log)
+    emitted_rows = sum(_append_handler_output(handler.name, entry.batch_id, output, log) for output in emitted)
+    failed_rows = _append_handler_output(handler.name, entry.batch_id, failed, log)
     version = _change_view(handler, entry, batch.rows) if batch.rows is not None else 0
     reach("handler.after_append")
     ends = {output.stream: dict(log.ends(output.stream)) for output in (*emitted, failed)}
@@ -118,7 +118,7 @@ def replace_state(handler: EmbeddedHandler, open_shard: OpenShard, replacement: 
     reach("renewal.after_adopt")
 
 
-def _append(handler: str, batch_id: int, output: StreamOutput, log: Log) -> int:
+def _append_handler_output(handler: str, batch_id: int, output: StreamOutput, log: Log) -> int:
     """Append the events that a batch emits to a stream, and return their number. Events that are already stored are
     left unchanged."""
     rows = 0

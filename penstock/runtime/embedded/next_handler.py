@@ -38,7 +38,7 @@ class EmbeddedNextHandler:
         return self.directory.handler_next(self.handler)
 
     @property
-    def _mark(self) -> Path:
+    def _marker(self) -> Path:
         return self.folder / "prepared.json"
 
     @property
@@ -50,11 +50,11 @@ class EmbeddedNextHandler:
 
     def read(self) -> PreparedHandler | None:
         try:
-            return msgspec.json.decode(self._mark.read_bytes(), type=PreparedHandler)
+            return msgspec.json.decode(self._marker.read_bytes(), type=PreparedHandler)
         except FileNotFoundError:
             return None
         except msgspec.MsgspecError:
-            raise Damaged(f"{self._mark} is damaged; remove {self.folder}, and rebuild again") from None
+            raise Damaged(f"{self._marker} is damaged; remove {self.folder}, and rebuild again") from None
 
     def shards(self, count: int) -> Mapping[int, tuple[Shard, Positions]]:
         shards = {}
@@ -91,10 +91,10 @@ class EmbeddedNextHandler:
                 writer.write_table(rows)
             content = buffer.getvalue()
             files.write_atomic(self._rows, content.to_pybytes() + _CRC.pack(files.checksum(content)), durable=True)
-        files.write_atomic(self._mark, msgspec.json.encode(prepared), durable=True)
+        files.write_atomic(self._marker, msgspec.json.encode(prepared), durable=True)
 
     def remove(self) -> None:
         if self.folder.exists():
-            self._mark.unlink(missing_ok=True)
+            self._marker.unlink(missing_ok=True)
             files.sync_directory(self.folder)  # the mark must not outlive the state in a power cut
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -29,8 +29,8 @@ def read_prints(path: Path) -> Prints | None:
         return msgspec.json.decode(data, type=Prints)
     except msgspec.MsgspecError:
         raise Damaged(
-            f"{path} is damaged; restore it from a backup, or remove it: the next start then assumes that the data "
-            f"was computed by the declarations at that time",
+            f"{path} is damaged; restore it from a backup, or remove it: the next start then assumes that the "
+            "declarations in the app at that time computed the data",
             file=str(path),
         ) from None
 

@@ -23,7 +23,7 @@ def rebuild_lock(directory: DataDirectory) -> Iterator[None]:
         if not lock_exclusively(descriptor):
             who = os.pread(descriptor, 20, 0).decode(errors="replace")
             raise AlreadyRunning(
-                f"another rebuild is running on {directory.root} (process {who}); wait until it ends, or stop it"
+                f"another rebuild is running in {directory.root} (process {who}); wait until it ends, or stop it"
             )
         os.truncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)

@@ -29,14 +29,14 @@ def stored_files(directory: DataDirectory) -> dict[str, tuple[Path, ...]]:
     """Return all files and folders of streams, views and handlers, grouped by the declaration's name; for example,
     `a.rejected` belongs to `a`. Includes files left by an interrupted purge."""
     files: dict[str, list[Path]] = {}
-    for path in _data(directory):
+    for path in _data_paths(directory):
         files.setdefault(path.name.partition(".")[0], []).append(path)
     return {name: tuple(sorted(paths)) for name, paths in files.items()}
 
 
 def size_bytes(paths: Iterable[Path]) -> int:
     """Return the size of stored files, and of folders with their contents."""
-    return sum(file.stat().st_size for path in paths for file in _files(path))
+    return sum(file.stat().st_size for path in paths for file in _stored_files_in(path))
 
 
 def stored_sort(directory: DataDirectory, name: str) -> str | None:
@@ -61,9 +61,9 @@ def purge(directory: DataDirectory, names: Sequence[str], removed: Callable[[str
         write_atomic(directory.purge, msgspec.json.encode(PurgeIntent(every)), durable=True)
         reach("purge.intended")
         for name in every:
-            _remove(directory, name)
+            _purge_files(directory, name)
             removed(name)
-        _forget(directory, every)
+        _purge_prints(directory, every)
         reach("purge.forgotten")
         directory.purge.unlink()
         sync_directory(directory.root)
@@ -79,7 +79,7 @@ def interrupted(directory: DataDirectory) -> tuple[str, ...]:
         raise Damaged(f"{directory.purge} is damaged; restore it from a backup", file=str(directory.purge)) from None
 
 
-def _remove(directory: DataDirectory, name: str) -> None:
+def _purge_files(directory: DataDirectory, name: str) -> None:
     """Delete every file and folder of a declaration's name, durably."""
     for path in stored_files(directory).get(name, ()):
         if path.is_dir():
@@ -92,7 +92,7 @@ def _remove(directory: DataDirectory, name: str) -> None:
             sync_directory(folder)
 
 
-def _forget(directory: DataDirectory, names: Sequence[str]) -> None:
+def _purge_prints(directory: DataDirectory, names: Sequence[str]) -> None:
     """Delete the fingerprints of these names."""
     known = read_prints(directory.declarations)
     if known is None:
@@ -105,18 +105,19 @@ def _forget(directory: DataDirectory, names: Sequence[str]) -> None:
     write_prints(directory.declarations, prints)
 
 
-def _data(directory: DataDirectory) -> Iterator[Path]:
+def _data_paths(directory: DataDirectory) -> Iterator[Path]:
     for folder in (directory.streams, directory.views):
-        yield from (path for path in _inside(folder) if path.is_dir() or DATABASE in path.name)
+        yield from (path for path in _stored_entries(folder) if path.is_dir() or DATABASE in path.name)
     for folder in (directory.handlers, directory.checkpoints, directory.run / "claims"):
-        yield from (path for path in _inside(folder) if path.is_dir())
+        yield from (path for path in _stored_entries(folder) if path.is_dir())
 
 
-def _inside(folder: Path) -> Iterable[Path]:
+def _stored_entries(folder: Path) -> Iterable[Path]:
     return list(folder.iterdir()) if folder.is_dir() else []
 
 
-def _files(path: Path) -> Iterator[Path]:
+def _stored_files_in(path: Path) -> Iterator[Path]:
+    """Yield a stored file, or all files in a stored folder."""
     if path.is_dir():
         yield from (file for file in path.rglob("*") if file.is_file())
     elif path.exists():

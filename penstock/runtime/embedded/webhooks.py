@@ -65,28 +65,28 @@ class WebhookStore:
 
     def hooks(self) -> list[tuple[Hook, WebhookProgress]]:
         """Return all webhook registrations with their progress. Called by `read` in the thread."""
-        return [(hook, self.known(id)) for id, _, hook in self._all(_HOOK, Hook)]
+        return [(hook, self.known(id)) for id, _, hook in self._all_records(_HOOK, Hook)]
 
     def known(self, id: str) -> WebhookProgress:
         """Return the progress of a webhook. Called by `read` in the thread."""
-        progress = self._get(_PLACE, id, 0, ChannelProgress)
+        progress = self._get_record(_PLACE, id, 0, ChannelProgress)
         if progress is None:
             raise Damaged(f"{self._path}: the position of webhook {id} is missing", file=str(self._path))
-        dead = self._count(_DEAD, id)
-        return WebhookProgress(progress, self._tally(id), dead, self._count(_MESSAGE, id) - dead)
+        dead = self._count_records(_DEAD, id)
+        return WebhookProgress(progress, self._delivery_tally(id), dead, self._count_records(_MESSAGE, id) - dead)
 
     async def register(self, hook: Hook, progress: ChannelProgress) -> None:
         def work(_: sqlite3.Connection) -> None:
-            self._put(_HOOK, hook.id, 0, hook)
-            self._put(_PLACE, hook.id, 0, progress)
+            self._put_record(_HOOK, hook.id, 0, hook)
+            self._put_record(_PLACE, hook.id, 0, progress)
 
-        await self._change(work)
+        await self._run_change(work)
 
     async def save(self, hook: Hook) -> None:
-        await self._change(lambda _: self._put(_HOOK, hook.id, 0, hook))
+        await self._run_change(lambda _: self._put_record(_HOOK, hook.id, 0, hook))
 
     async def remove(self, id: str) -> None:
-        await self._change(lambda connection: connection.execute("DELETE FROM record WHERE hook = ?", (id,)))
+        await self._run_change(lambda connection: connection.execute("DELETE FROM record WHERE hook = ?", (id,)))
 
     async def move(self, id: str, cursor: str) -> WebhookProgress:
         """Restart a webhook from another cursor. Waiting messages are dropped, dead letters are kept, and no number is
@@ -98,10 +98,10 @@ class WebhookStore:
                 f"DELETE FROM record WHERE hook = ? AND kind IN (?, ?, ?) AND number NOT IN {kept}",
                 (id, _MESSAGE, _BODY, _TRIES, _DEAD, id),
             )
-            self._put(_PLACE, id, 0, ChannelProgress(cursor, self.known(id).progress.sequence))
+            self._put_record(_PLACE, id, 0, ChannelProgress(cursor, self.known(id).progress.sequence))
             return self.known(id)
 
-        known: WebhookProgress = await self._change(work)
+        known: WebhookProgress = await self._run_change(work)
         return known
 
     # messages
@@ -117,37 +117,37 @@ class WebhookStore:
         def work(_: sqlite3.Connection) -> list[WebhookMessage]:
             messages, progress = make()
             for message, body in messages:
-                self._put(_MESSAGE, id, message.number, message)
+                self._put_record(_MESSAGE, id, message.number, message)
                 self._put_bytes(_BODY, id, message.number, body)
-            self._put(_PLACE, id, 0, progress)
+            self._put_record(_PLACE, id, 0, progress)
             return [message for message, _ in messages]
 
-        messages: list[WebhookMessage] = await self._change(work)
+        messages: list[WebhookMessage] = await self._run_change(work)
         return messages
 
     def waiting(self, id: str) -> list[tuple[WebhookMessage, DeliveryAttempts | None]]:
         """Return the webhook's messages that were neither delivered nor given up, in order. Called by `read` in the
         thread."""
-        tries = {number: attempts for _, number, attempts in self._all(_TRIES, DeliveryAttempts, id)}
-        dead = {number for _, number, _ in self._all(_DEAD, DeadMessage, id)}
+        tries = {number: attempts for _, number, attempts in self._all_records(_TRIES, DeliveryAttempts, id)}
+        dead = {number for _, number, _ in self._all_records(_DEAD, DeadMessage, id)}
         return [
             (message, tries.get(number))
-            for _, number, message in self._all(_MESSAGE, WebhookMessage, id)
+            for _, number, message in self._all_records(_MESSAGE, WebhookMessage, id)
             if number not in dead
         ]
 
     def dead(self, id: str, after: int, limit: int) -> list[tuple[WebhookMessage, DeadMessage, bytes]]:
         """Return a webhook's dead letters in order. Called by `read` in the thread."""
         letters = []
-        for _, number, letter in self._all(_DEAD, DeadMessage, id, after, limit):
-            message = self._get(_MESSAGE, id, number, WebhookMessage)
+        for _, number, letter in self._all_records(_DEAD, DeadMessage, id, after, limit):
+            message = self._get_record(_MESSAGE, id, number, WebhookMessage)
             if message is None:
                 raise Damaged(f"{self._path}: message {number} of {id} is missing", file=str(self._path))
-            letters.append((message, letter, self._bytes(_BODY, id, number) or b"{}"))
+            letters.append((message, letter, self._record_bytes(_BODY, id, number) or b"{}"))
         return letters
 
     async def body(self, id: str, number: int) -> bytes:
-        body = await self.read(lambda: self._bytes(_BODY, id, number))
+        body = await self.read(lambda: self._record_bytes(_BODY, id, number))
         if body is None:
             raise Damaged(f"{self._path}: message {number} of {id} is missing", file=str(self._path))
         return body
@@ -157,48 +157,48 @@ class WebhookStore:
 
     async def done(self, id: str, number: int, at: datetime) -> None:
         def work(_: sqlite3.Connection) -> None:
-            self._drop(id, number)
-            self._put(_TALLY, id, 0, self._tally(id).taken(at))
+            self._drop_message(id, number)
+            self._put_record(_TALLY, id, 0, self._delivery_tally(id).taken(at))
 
-        await self._change(work)
+        await self._run_change(work)
 
     async def failed(self, id: str, number: int, tries: DeliveryAttempts, at: datetime) -> None:
         def work(_: sqlite3.Connection) -> None:
-            self._put(_TRIES, id, number, tries)
-            self._put(_TALLY, id, 0, self._tally(id).failed(tries.error, at))
+            self._put_record(_TRIES, id, number, tries)
+            self._put_record(_TALLY, id, 0, self._delivery_tally(id).failed(tries.error, at))
 
-        await self._change(work)
+        await self._run_change(work)
 
     async def bury(self, id: str, number: int, dead: DeadMessage, most: int) -> int:
         """Turn a webhook's message into a dead letter, delete the oldest dead letters if there are more than `most`,
         and return how many were deleted."""
 
         def work(connection: sqlite3.Connection) -> int:
-            self._put(_DEAD, id, number, dead)
+            self._put_record(_DEAD, id, number, dead)
             query = "SELECT number FROM record WHERE kind = ? AND hook = ? ORDER BY number DESC LIMIT -1 OFFSET ?"
             gone = [row[0] for row in connection.execute(query, (_DEAD, id, most))]
             for letter in gone:
-                self._drop(id, letter)
-            self._put(_TALLY, id, 0, self._tally(id).failed(dead.error, dead.at).forgot(len(gone)))
+                self._drop_message(id, letter)
+            self._put_record(_TALLY, id, 0, self._delivery_tally(id).failed(dead.error, dead.at).forgot(len(gone)))
             return len(gone)
 
-        deleted: int = await self._change(work)
+        deleted: int = await self._run_change(work)
         return deleted
 
     async def revive(self, id: str, number: int | None) -> list[WebhookMessage]:
         """Reset one of a webhook's dead letters, or all of them, to be sent again as if for the first time."""
 
         def work(connection: sqlite3.Connection) -> list[WebhookMessage]:
-            rows = self._all(_DEAD, DeadMessage, id)
+            rows = self._all_records(_DEAD, DeadMessage, id)
             numbers = [letter for _, letter, _ in rows if number in (None, letter)]
             for letter in numbers:
                 connection.execute(
                     "DELETE FROM record WHERE hook = ? AND number = ? AND kind IN (?, ?)", (id, letter, _DEAD, _TRIES)
                 )
-            messages = (self._get(_MESSAGE, id, letter, WebhookMessage) for letter in numbers)
+            messages = (self._get_record(_MESSAGE, id, letter, WebhookMessage) for letter in numbers)
             return [message for message in messages if message is not None]
 
-        revived: list[WebhookMessage] = await self._change(work)
+        revived: list[WebhookMessage] = await self._run_change(work)
         return revived
 
     # the thread
@@ -211,7 +211,7 @@ class WebhookStore:
         await asyncio.to_thread(self._thread.shutdown)
         self._connection.close()
 
-    async def _change(self, work: Work) -> Any:
+    async def _run_change(self, work: Work) -> Any:
         future: Future[Any] = Future()
         with self._lock:
             self._waiting.append((work, future))
@@ -228,7 +228,7 @@ class WebhookStore:
             return
         try:
             with transaction(self._connection, self._path) as connection:
-                results = [_attempt(connection, work) for work, _ in taken]
+                results = [_try_change(connection, work) for work, _ in taken]
         except Exception as error:
             if isinstance(error, SyncFailed):
                 self._fatal(error)
@@ -243,40 +243,40 @@ class WebhookStore:
 
     # records
 
-    def _put(self, kind: str, hook: str, number: int, value: msgspec.Struct) -> None:
+    def _put_record(self, kind: str, hook: str, number: int, value: msgspec.Struct) -> None:
         self._put_bytes(kind, hook, number, msgspec.msgpack.encode(value))
 
     def _put_bytes(self, kind: str, hook: str, number: int, data: bytes) -> None:
-        crc = checksum(_key(kind, hook, number), data)
+        crc = checksum(_webhook_record_key(kind, hook, number), data)
         self._connection.execute(
             "INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?)", (kind, hook, number, crc, data)
         )
 
-    def _drop(self, hook: str, number: int) -> None:
+    def _drop_message(self, hook: str, number: int) -> None:
         self._connection.execute(
             "DELETE FROM record WHERE hook = ? AND number = ? AND kind IN (?, ?, ?, ?)",
             (hook, number, _MESSAGE, _BODY, _TRIES, _DEAD),
         )
 
-    def _get(self, kind: str, hook: str, number: int, cls: type[S]) -> S | None:
-        data = self._bytes(kind, hook, number)
+    def _get_record(self, kind: str, hook: str, number: int, cls: type[S]) -> S | None:
+        data = self._record_bytes(kind, hook, number)
         return None if data is None else msgspec.msgpack.decode(data, type=cls)
 
-    def _tally(self, hook: str) -> DeliveryTally:
-        return self._get(_TALLY, hook, 0, DeliveryTally) or DeliveryTally()
+    def _delivery_tally(self, hook: str) -> DeliveryTally:
+        return self._get_record(_TALLY, hook, 0, DeliveryTally) or DeliveryTally()
 
-    def _bytes(self, kind: str, hook: str, number: int) -> bytes | None:
+    def _record_bytes(self, kind: str, hook: str, number: int) -> bytes | None:
         with storage_errors(self._path):
             query = "SELECT kind, hook, number, crc, data FROM record WHERE kind = ? AND hook = ? AND number = ?"
             row = self._connection.execute(query, (kind, hook, number)).fetchone()
-        return None if row is None else self._sound(*row)
+        return None if row is None else self._sound_bytes(*row)
 
-    def _count(self, kind: str, hook: str) -> int:
+    def _count_records(self, kind: str, hook: str) -> int:
         with storage_errors(self._path):
             query = "SELECT count(*) FROM record WHERE kind = ? AND hook = ?"
             return int(self._connection.execute(query, (kind, hook)).fetchone()[0])
 
-    def _all(
+    def _all_records(
         self, kind: str, cls: type[S], hook: str = "", after: int = -1, limit: int = -1
     ) -> list[tuple[str, int, S]]:
         """Return the records of one kind, for one webhook or for all, in numerical order."""
@@ -287,10 +287,10 @@ class WebhookStore:
                 "AND number > ? ORDER BY hook, number LIMIT ?"
             )
             rows = self._connection.execute(query, (*given, after, limit)).fetchall()
-        return [(row[1], row[2], msgspec.msgpack.decode(self._sound(*row), type=cls)) for row in rows]
+        return [(row[1], row[2], msgspec.msgpack.decode(self._sound_bytes(*row), type=cls)) for row in rows]
 
-    def _sound(self, kind: str, hook: str, number: int, crc: int, data: bytes) -> bytes:
-        if not isinstance(data, bytes) or checksum(_key(kind, hook, number), data) != crc:
+    def _sound_bytes(self, kind: str, hook: str, number: int, crc: int, data: bytes) -> bytes:
+        if not isinstance(data, bytes) or checksum(_webhook_record_key(kind, hook, number), data) != crc:
             raise Damaged(f"{self._path}: the {kind} {number} of {hook} is damaged", file=str(self._path))
         return data
 
@@ -302,7 +302,7 @@ class _Refused:
     error: Exception
 
 
-def _attempt(connection: sqlite3.Connection, work: Work) -> Any:
+def _try_change(connection: sqlite3.Connection, work: Work) -> Any:
     """Return the result of a change, or `_Refused` if it failed. Raises if the file itself cannot be written."""
     connection.execute("SAVEPOINT change")
     try:
@@ -316,7 +316,7 @@ def _attempt(connection: sqlite3.Connection, work: Work) -> Any:
     return result
 
 
-def _key(kind: str, hook: str, number: int) -> bytes:
+def _webhook_record_key(kind: str, hook: str, number: int) -> bytes:
     return f"{kind}/{hook}/{number}/".encode()
 
 
@@ -329,13 +329,13 @@ def registered(path: Path) -> list[Hook]:
     if not path.exists():
         return []
     try:
-        return _registered(path)
+        return _read_registered(path)
     except StorageError as error:
         log.warning("cannot read the registered webhooks: %s", error)
         return []
 
 
-def _registered(path: Path) -> list[Hook]:
+def _read_registered(path: Path) -> list[Hook]:
     connection = connect(path, read_only=True)
     try:
         with storage_errors(path):
@@ -343,6 +343,6 @@ def _registered(path: Path) -> list[Hook]:
     finally:
         connection.close()
     for hook, number, crc, data in rows:
-        if not isinstance(data, bytes) or checksum(_key(_HOOK, hook, number), data) != crc:
+        if not isinstance(data, bytes) or checksum(_webhook_record_key(_HOOK, hook, number), data) != crc:
             raise Damaged(f"{path}: the {_HOOK} {number} of {hook} is damaged", file=str(path))
     return [msgspec.msgpack.decode(data, type=Hook) for _, _, _, data in rows]

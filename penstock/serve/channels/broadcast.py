@@ -1,7 +1,7 @@
 """The broadcasts of a view: each new change is filtered once per row filter, and passed to all waiting followers.
 
-A change that a filter hides is not examined again, so a thousand readers with ten filters cost ten passes. A follower
-that is behind the broadcast reads on its own until it catches up.
+A change that a filter hides is not examined again, so a thousand readers that share ten filters cost ten passes. A
+follower that is behind the broadcast reads on its own until it catches up.
 
 If there is a lot to filter, readers without a filter are served first. Filtered results are computed afterwards, and
 the callers that use the filters take turns, so a slow filter delays only its own caller.
@@ -37,7 +37,7 @@ KEPT_BYTES_MAX = 16 * 1024 * 1024
 If many filters are in use, each gets a smaller share. A reader that needs older deliveries reads on its own.
 """
 FILTERS_KEPT = 4
-"""While at most this many filters are in use, each of them can use all of `KEPT_BYTES_MAX`."""
+"""If at most this many filters are in use, each of them can use all of `KEPT_BYTES_MAX`."""
 
 
 class ViewFollower(Protocol):
@@ -127,13 +127,17 @@ class _FilterRound:
     """The results so far, in the order of the broadcasts."""
 
     def through_all(self, key: tuple[str, ...], turn_s: float = float("inf")) -> _FilterRound:
-        """Filter the changes for one broadcast after another, at least one, until the turn is over. This can take a
-        long time."""
+        """Filter the changes for one broadcast after another until the turn is over, but at least for the first one.
+        Can take a long time."""
         over = time.monotonic() + turn_s
         # without row filters nothing is filtered
         offered = FilterInput(self.changes if any(broadcast.row_filter for broadcast in self.broadcasts) else ())
         for broadcast in self.broadcasts:
-            self.seen.append(_seen(offered, broadcast.row_filter, key) if broadcast.row_filter else list(self.changes))
+            self.seen.append(
+                _changes_to_broadcast(offered, broadcast.row_filter, key)
+                if broadcast.row_filter
+                else list(self.changes)
+            )
             if time.monotonic() >= over:
                 break
         return self
@@ -193,7 +197,7 @@ class Broadcasts:
                 self._advance()
                 await asyncio.sleep(0)  # yield to readers that read on their own
         except Exception as error:
-            _fail(self._broadcasts.values(), error)
+            _fail_broadcasts(self._broadcasts.values(), error)
 
     def _advance(self) -> None:
         """Pass the view's next changes to unfiltered readers, or to all readers if there is little to filter."""
@@ -253,14 +257,14 @@ class Broadcasts:
                 if look is not None:
                     self._hand_out(look)
         except Exception as error:
-            _fail(self._behind(who), error)
+            _fail_broadcasts(self._behind(who), error)
         finally:
             if self._lanes.get(who) is asyncio.current_task():
                 del self._lanes[who]
 
     def _behind(self, who: str) -> list[Broadcast]:
-        """Return the caller's broadcasts that are furthest behind. Empty if the view was recreated, because all
-        broadcasts start over in that case."""
+        """Return the caller's broadcasts that are furthest behind. The list is empty if the view was recreated, because
+        all broadcasts then start over."""
         if self._view.generation != self._generation:
             return []
         broadcasts = [
@@ -276,10 +280,10 @@ class Broadcasts:
         return broadcast.error is None and broadcast.end < self._end
 
     def _next_look(self, who: str) -> Callable[[], _FilterRound] | None:
-        """Return the filtering for a caller's turn.
+        """Return the filtering work for a caller's turn.
 
-        Returns None if another caller with the same filters has already done it, or if the changes are unavailable. In
-        that case waiting followers read on their own.
+        Returns None if another caller with the same filters has already done it. Also returns None if the changes are
+        unavailable; waiting followers are then woken to read on their own.
         """
         behind = self._behind(who)
         if not behind:
@@ -309,12 +313,14 @@ class Broadcasts:
                 broadcast.add(end, changes, now, share)
 
 
-def _fail(broadcasts: Iterable[Broadcast], error: Exception) -> None:
+def _fail_broadcasts(broadcasts: Iterable[Broadcast], error: Exception) -> None:
     for broadcast in broadcasts:
         broadcast.fail(error)
 
 
-def _seen(offered: FilterInput, row_filter: RowFilter, key: tuple[str, ...]) -> list[ViewChange] | Exception:
+def _changes_to_broadcast(
+    offered: FilterInput, row_filter: RowFilter, key: tuple[str, ...]
+) -> list[ViewChange] | Exception:
     try:
         return filter_changes(offered, row_filter, key)
     except Exception as error:

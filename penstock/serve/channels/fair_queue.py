@@ -51,7 +51,8 @@ class FairQueue:
     async def _wait(self, who: str) -> None:
         waiting, own = sum(map(len, self._lines.values())), len(self._lines.get(who, ()))
         if waiting >= self._waiting_max or own >= max(1, self._waiting_max // 2):
-            raise Overloaded(f"{waiting} {self._what} are waiting for their turn, {own} of them yours", retry_after_s=2)
+            message = f"{waiting} {self._what} are waiting for their turn; {own} of them are yours"
+            raise Overloaded(message, retry_after_s=2)
         turn = asyncio.get_running_loop().create_future()
         self._lines.setdefault(who, deque()).append(turn)
         try:

@@ -11,7 +11,7 @@ from penstock.core.contracts import Channel, Delivery, PageBody, Style
 class FeedChannel:
     """A `Channel` that filters another channel, and has the same cursors.
 
-    Its filter is compiled when it is used, because a view's columns might not be known earlier.
+    The feed's filter is not compiled until it is used, because the columns of a view might be unknown before that.
     """
 
     def __init__(self, of: Channel, where: str | None, select: str | None, *, source: str = "") -> None:
@@ -20,7 +20,7 @@ class FeedChannel:
         self.source = source
 
     def over_part(self, part: Callable[[Channel], Channel]) -> FeedChannel:
-        """Return the same feed on top of `part` of the channel that it filters."""
+        """Return the same feed, but over the part of its source channel that `part` returns."""
         return FeedChannel(part(self._of), self._where, self._select, source=self.source)
 
     @property

@@ -19,8 +19,8 @@ from penstock.serve.channels.stream_reader import join
 from penstock.serve.channels.threads import for_reader
 
 INLINE_ROWS = 64
-"""Maximum number of rows filtered in the event loop, which takes a few tenths of a millisecond. Larger numbers are
-filtered in a thread."""
+"""Maximum number of rows to filter in the event loop: filtering them takes a few tenths of a millisecond. More rows
+than that are filtered in a thread."""
 KEPT_BYTES_MAX = 16 * 1024 * 1024
 """Maximum size in bytes of the filtered changes kept."""
 
@@ -92,18 +92,20 @@ def filter_changes(offered: FilterInput, row_filter: RowFilter, key: tuple[str, 
     """Return the visible part of each change of a view, leaving out changes that a row filter hides completely.
 
     A row that is no longer visible becomes a delete. If the rows before a change are unknown, every row that is not
-    visible now becomes a delete, so a client can receive a delete for a row that it never had. If the row filter is
-    `strict`, raises `Unknown` instead.
+    visible now becomes a delete. A client can therefore receive a delete for a row that it never had. If the row filter
+    is `strict`, raises `Unknown` instead.
     """
     if row_filter.strict and offered.guessed:
         raise Unknown
     seen = row_filter.json_rows(offered.rows, offered.columns(row_filter))
     touched = {owner for owner, row in zip(offered.owners, seen, strict=True) if row is not None}
-    cache = (_seen_of(offered, index, seen, key) for index in sorted(touched | offered.guessed))
+    cache = (_visible_change(offered, index, seen, key) for index in sorted(touched | offered.guessed))
     return [change for change in cache if change is not None]
 
 
-def _seen_of(offered: FilterInput, index: int, seen: Sequence[bytes | None], key: tuple[str, ...]) -> ViewChange | None:
+def _visible_change(
+    offered: FilterInput, index: int, seen: Sequence[bytes | None], key: tuple[str, ...]
+) -> ViewChange | None:
     """Return the visible part of one change, or None if there is none."""
     part, change, guessed = offered.parts[index], offered.changes[index], index in offered.guessed
     looks = iter(seen[bisect_left(offered.owners, index) :])
@@ -114,7 +116,7 @@ def _seen_of(offered: FilterInput, index: int, seen: Sequence[bytes | None], key
         if shown is not None and shown != then:
             upserts.append(shown)
         elif shown is None and (guessed or then is not None):
-            deletes.append(_key_of(row, key))
+            deletes.append(_deleted_key(row, key))
     for name, then in zip(part.deletes, earlier[len(part.rows) :], strict=True):
         if guessed or then is not None:
             deletes.append(bytes(name))
@@ -123,7 +125,7 @@ def _seen_of(offered: FilterInput, index: int, seen: Sequence[bytes | None], key
 
 @dataclass(frozen=True)
 class _Part:
-    """The rows in one change, and the previous row for each key, or None if there was no previous row."""
+    """The rows in one change, and the previous row for each key, which is None if there was none."""
 
     rows: list[bytes]
     deletes: list[msgspec.Raw]
@@ -143,13 +145,14 @@ def changed(upserts: Sequence[bytes], deletes: Sequence[bytes]) -> bytes:
     return b'{"upserts":' + join(upserts) + b',"deletes":' + join(deletes) + b"}"
 
 
-def _key_of(row: bytes, key: tuple[str, ...]) -> bytes:
+def _deleted_key(row: bytes, key: tuple[str, ...]) -> bytes:
     values: dict[str, Any] = msgspec.json.decode(row)
     return msgspec.json.encode({name: values[name] for name in key})
 
 
 class FilterCache(Generic[T]):
-    """Filtered rows by row filter and version, each computed once even if many readers ask for it at the same time.
+    """Cache of filtered rows, by row filter and version. Each result is computed once, even if many readers request it
+    at the same time.
 
     The least recently used results are evicted. Not thread-safe.
     """

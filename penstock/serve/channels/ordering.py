@@ -14,7 +14,8 @@ from penstock.core.errors import BadParameter
 
 COLUMNS_MAX = 8
 _TERM = re.compile(r'\s*(?:-\s*(?P<minus>\w+)|("?)(?P<name>\w+)\2(?:\s+(?P<way>asc|desc))?)\s*', re.IGNORECASE)
-"""A column and its direction, as in SQL, or with a leading minus for descending order, as in the browser client."""
+"""A column and its direction. The direction is written as in SQL or, as in the browser client, as a leading minus for
+descending order."""
 
 Term = tuple[str, Literal["ascending", "descending"]]
 
@@ -31,25 +32,27 @@ def ordered(rows: Sequence[bytes], schema: pa.Schema, order: str) -> list[bytes]
 
 
 def parsed(order: str, schema: pa.Schema) -> list[Term]:
-    terms = [_term(text, schema) for text in order.split(",", COLUMNS_MAX)]
+    terms = [_order_term(text, schema) for text in order.split(",", COLUMNS_MAX)]
     if len(terms) > COLUMNS_MAX:
-        raise _bad(f"order can have at most {COLUMNS_MAX} columns")
+        raise _bad_order(f"order can list at most {COLUMNS_MAX} columns")
     return terms
 
 
-def _term(text: str, schema: pa.Schema) -> Term:
+def _order_term(text: str, schema: pa.Schema) -> Term:
     match = _TERM.fullmatch(text[:200])
     if match is None:
-        raise _bad(f"invalid order {text.strip()[:80]!r}; list columns, as in 'city, total DESC' or 'city, -total'")
+        raise _bad_order(
+            f"invalid order {text.strip()[:80]!r}; list columns, as in 'city, total DESC' or 'city, -total'"
+        )
     name = match["minus"] or match["name"]
     if name not in schema.names:
-        raise _bad(f"there is no column {name[:80]!r} to sort by; use one of {', '.join(schema.names)}")
+        raise _bad_order(f"there is no column {name[:80]!r} to sort by; use one of {', '.join(schema.names)}")
     if pa.types.is_nested(schema.field(name).type):
-        raise _bad(f"rows cannot be sorted by {name}, which has type {schema.field(name).type}")
+        raise _bad_order(f"rows cannot be sorted by {name}, which has type {schema.field(name).type}")
     down = match["minus"] is not None or (match["way"] or "").lower() == "desc"
     direction = "descending" if down else "ascending"
     return name, cast(Literal["ascending", "descending"], direction)
 
 
-def _bad(message: str) -> BadParameter:
+def _bad_order(message: str) -> BadParameter:
     return BadParameter(message, parameter="order")

@@ -1,4 +1,4 @@
-"""The `per`, `from` and `to` parameters: a rollup's buckets by unit and start.
+"""The `per`, `from` and `to` parameters, which select a rollup's buckets by unit and start.
 
 A rollup's rows begin with their unit and start, and are sorted by both. A range is therefore found by comparing
 strings, without reading the other rows. Buckets start on whole seconds, and a whole second has only one string form.
@@ -20,10 +20,9 @@ _SECOND = timedelta(seconds=1)
 
 @dataclass(frozen=True)
 class BucketRange:
-    """A rollup's buckets of one unit that start at or after `first` and before `before`, which are strings in the API's
-    format.
+    """A rollup's buckets of one unit that start at or after `first` and before `before`.
 
-    None means no limit.
+    Both are strings in the API's format; None means no limit.
     """
 
     per: str
@@ -53,14 +52,15 @@ def asked(given: dict[str, str], units: Sequence[str]) -> BucketRange | None:
     if per is None:
         for name, value in (("from", first), ("to", before)):
             if value is not None:
-                raise BadParameter(f"{name} requires per, one of {', '.join(units)}", parameter=name)
+                message = f"{name} can be used only with per, which must be one of {', '.join(units)}"
+                raise BadParameter(message, parameter=name)
         return None
     if per not in units:
         raise BadParameter(f"per must be one of {', '.join(units)}", parameter="per")
-    return BucketRange(per, _time("from", first), _time("to", before))
+    return BucketRange(per, _bucket_time("from", first), _bucket_time("to", before))
 
 
-def _time(name: str, text: str | None) -> str | None:
+def _bucket_time(name: str, text: str | None) -> str | None:
     """Format a time as in rows. A fraction of a second is rounded up, because buckets start on whole seconds."""
     if text is None:
         return None

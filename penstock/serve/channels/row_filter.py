@@ -49,7 +49,7 @@ class RowFilter:
         return replace(self, stages=(*self.stages, added))
 
     def part(self, where: str | None, select: str | None) -> RowFilter:
-        """Return this row filter with a filter that the app imposes."""
+        """Return this row filter with one more filter, imposed by the app."""
         return replace(self.through(where, select), sight=narrowed(self.sight, where, select))
 
     def limited(self, where: str, claims: Mapping[str, Any]) -> RowFilter:
@@ -120,7 +120,7 @@ class RowFilter:
 
 
 class FiltersInUse:
-    """The row filters in use with their number of readers, and counters for slow readers. Not thread-safe."""
+    """The row filters in use, the number of readers of each, and counters for slow readers. Not thread-safe."""
 
     def __init__(self, of: str, most: int) -> None:
         self._of, self._most = of, most
@@ -153,14 +153,14 @@ class FiltersInUse:
     def one(self, row_filter: RowFilter, who: str) -> Iterator[None]:
         """Count a row filter as in use for the duration of the block.
 
-        Raises `Busy` if the filter is not in use yet and the limit is reached, or if the caller does not use it yet and
-        already uses half of the limit, so there is always room for other callers. Only the first condition applies to a
-        caller without a name.
+        Raises `Busy` if the filter is not in use yet and the limit is reached. Also raises `Busy` if a named caller
+        does not use the filter yet and already uses half as many filters as the limit allows. This leaves room for
+        other callers.
         """
         own = self._own.setdefault(who, Counter()) if row_filter else Counter[RowFilter]()
         try:
             self._require_room(row_filter, own, who)
-            with _counted(self._readers, row_filter), _counted(own, row_filter):
+            with _count_reader(self._readers, row_filter), _count_reader(own, row_filter):
                 yield
         finally:
             if not own and self._own.get(who) is own:
@@ -185,7 +185,7 @@ class FiltersInUse:
 
 
 @contextmanager
-def _counted(readers: Counter[RowFilter], row_filter: RowFilter) -> Iterator[None]:
+def _count_reader(readers: Counter[RowFilter], row_filter: RowFilter) -> Iterator[None]:
     readers[row_filter] += 1
     try:
         yield

@@ -37,7 +37,8 @@ PAGE_BYTES_MAX = 8 * 1024 * 1024
 SCAN_EVENTS_MAX = 100_000
 """Maximum number of events that one page scans for matches, which takes a few tenths of a second in a thread."""
 SCAN_RUNS_MAX = 1_000
-"""Maximum number of runs that one page scans, because most runs may contain nothing but ticks."""
+"""Maximum number of runs that one page scans. Without it, a page could scan many runs that contain nothing but
+ticks."""
 STALL_EVENTS = 10_000
 """A follower that is more than this many events behind gets a `stall`."""
 BEHIND_BYTES_MAX = 256 * 1024
@@ -53,7 +54,7 @@ range again."""
 @dataclass
 class _Follower:
     """The position of a stream's follower. `number` is the number of the follower's next entry in the tail, or None
-    while it reads the log on its own.
+    while the follower reads the log on its own.
 
     While the sum of the stream's end offsets is at most `near_until`, the follower is not far enough behind for a
     `stall`.
@@ -87,10 +88,10 @@ class _Found:
     def page(self) -> PageBody:
         events, cursor = join(self.rows), stream_cursor(self.generation, self.after)
         marks = (b',"reset":true' if self.gone else b"") + (b',"more":true' if self.more else b"")
-        return _page(b'{"events":' + events, cursor, marks)
+        return _stream_page(b'{"events":' + events, cursor, marks)
 
 
-def _page(events: bytes, cursor: str, marks: bytes = b"") -> PageBody:
+def _stream_page(events: bytes, cursor: str, marks: bytes = b"") -> PageBody:
     """Return a page of a stream. `events` is the beginning of its body, `{"events": [...]`; the rest is added here."""
     tag = blake2b(events + marks, digest_size=12).hexdigest()
     return PageBody(events + b',"cursor":' + msgspec.json.encode(cursor) + marks + b"}", cursor, tag)
@@ -109,8 +110,8 @@ class StreamChannel:
     """A `Channel` over one stream of a log. Not thread-safe; reads the log in threads.
 
     Followers at the tail share the deliveries that the tail has encoded. A follower that is behind reads the log on its
-    own, one run at a time and only on demand, until it reaches the tail. `schema` returns the column types, which
-    filters need, or None while they are unknown.
+    own, one run at a time and only on demand, until it reaches the tail. `schema` returns the column types that filters
+    need, or None while the types are unknown.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class StreamChannel:
         if order is not None:
             raise BadParameter("a stream cannot be sorted: its events have a fixed order", parameter="order")
         if limit is None:
-            raise BadParameter("limit must be an integer for a stream, because a stream has no end", parameter="limit")
+            raise BadParameter("limit must be an integer, because a stream has no end", parameter="limit")
         deadline = loop_time() + wait_s
         events = await for_reader(self._who, self._find, EARLIEST if since is None else since, limit)
         while not events.rows and events.more and not events.gone and loop_time() < deadline:
@@ -174,11 +175,11 @@ class StreamChannel:
                 cursor = follower.cursor
                 delivery = await self._next(follower, max(0.0, deadline - loop_time()))
                 if delivery.kind == "change" and delivery.count <= limit:
-                    return _page(delivery.data[:-1], delivery.cursor)
+                    return _stream_page(delivery.data[:-1], delivery.cursor)
                 if delivery.kind != "stall" and delivery.kind != "progress":
                     return (await for_reader(self._who, self._find, cursor, limit)).page()
                 if loop_time() >= deadline:
-                    return _page(b'{"events":[]', follower.cursor)
+                    return _stream_page(b'{"events":[]', follower.cursor)
 
     def _find(self, since: str, limit: int) -> _Found:
         log, name = self._shared.log, self.name
@@ -196,8 +197,8 @@ class StreamChannel:
     def _gather(self, start: Offsets, end: Offsets, limit: int) -> tuple[list[bytes], Offsets]:
         """Return up to `limit` visible events of the stream, and the position after the last.
 
-        Without a filter, returns the events of the first run that contains any, because earlier runs can consist of
-        ticks.
+        Without a filter, returns the events of the first run that contains any events, because the runs before it can
+        consist of ticks alone.
         """
         log, usual = self._shared.log, max(limit, self._shared.settings.page_events)
         most = usual if self._row_filter else limit
@@ -259,9 +260,9 @@ class StreamChannel:
         with self._tail.attached(self._row_filter, self._who):
             if gone:
                 self._tail.row_filters.resets += 1
-                yield _reset(follower, gone)
+                yield _stream_reset(follower, gone)
             elif since in (None, LATEST):
-                yield _progress(follower)
+                yield _stream_progress(follower)
             else:
                 await self._tail.ready()
                 yield await self._next(follower, 0)
@@ -280,10 +281,11 @@ class StreamChannel:
                 not await self._tail.news(follower, self._row_filter, take, left_s)
                 and follower.given_at + silence_s <= loop_time()
             ):
-                return _progress(follower)
+                return _stream_progress(follower)
 
     async def _step(self, follower: _Follower, deadline: float) -> Delivery | None:
-        """Return the stream follower's delivery available now, or None if the follower has to wait for the tail."""
+        """Return the delivery that is available now for the stream's follower, or None if it has to wait for the
+        tail."""
         tail = self._tail
         while True:
             if tail.error is not None:
@@ -313,7 +315,7 @@ class StreamChannel:
                 return change
 
     async def _behind(self, follower: _Follower, ends: Offsets) -> int:
-        """Return how many rows a follower is behind.
+        """Return the number of rows that a follower is behind.
 
         The log is read, in a thread, only if the difference in offsets is large enough for a `stall`. Sets
         `near_until`, so the next check is due only when the stream has grown enough for a `stall`.
@@ -326,7 +328,7 @@ class StreamChannel:
         return behind
 
     async def _compare(self, follower: _Follower, deadline: float) -> Delivery | None:
-        """Find out whether the follower or the tail is outdated, if they belong to different generations of the
+        """Find out which is outdated, the follower or the tail, when they belong to different generations of the
         stream."""
         now = await asyncio.to_thread(extent, self._shared.log, self.name)
         if now.generation != follower.generation:
@@ -334,7 +336,7 @@ class StreamChannel:
         if self._tail.now is not None and self._tail.now.generation == now.generation:
             return await self._step(
                 follower, deadline
-            )  # the tail has caught up in the meantime, and will not announce it again
+            )  # the tail has caught up in the meantime, and will not wake the follower again
         self._tail.wake()
         return None
 
@@ -361,7 +363,7 @@ class StreamChannel:
             if change is not None:
                 return change
             if loop_time() >= deadline:
-                return _progress(follower)
+                return _stream_progress(follower)
 
     def _read(self, follower: _Follower, end: Offsets) -> tuple[Offsets, Delivery | None] | ServedExtent:
         """Read and encode the next run of events up to `end`. Returns the log's extent if the position is no longer in
@@ -379,12 +381,12 @@ class StreamChannel:
         follower.generation, follower.offsets, follower.number = now.generation, dict(now.starts), None
         follower.near_until = -1
         self._tail.row_filters.resets += 1
-        return _reset(follower, reason)
+        return _stream_reset(follower, reason)
 
 
-def _progress(follower: _Follower) -> Delivery:
+def _stream_progress(follower: _Follower) -> Delivery:
     return Delivery("progress", b"{}", follower.cursor)
 
 
-def _reset(follower: _Follower, reason: str) -> Delivery:
+def _stream_reset(follower: _Follower, reason: str) -> Delivery:
     return Delivery("reset", msgspec.json.encode({"reason": reason}), follower.cursor)

@@ -39,8 +39,8 @@ class ServedExtent:
 
 @dataclass(frozen=True)
 class EventRun:
-    """A run of a stream's events in served order. `after` is the position after the last event and any ticks around the
-    events."""
+    """A run of a stream's events in served order. `after` is the position after the last event, and after any ticks
+    that were read with the events."""
 
     start: Offsets
     after: Offsets
@@ -66,7 +66,7 @@ class EventRun:
 
 
 def extent(log: LogReader, stream: str) -> ServedExtent:
-    """Return the extent of a stream, as served.
+    """Return the extent of a stream as it is served to readers.
 
     Start offsets are read before end offsets: if the stream is trimmed in between, it looks larger than it is, never
     smaller. If the stream is recreated in between, everything is read again; otherwise, cursors for the old stream
@@ -96,7 +96,7 @@ def locate(since: str, now: ServedExtent) -> tuple[Offsets, str | None]:
     if cursor.offsets.keys() != now.ends.keys():
         raise BadCursor("this cursor belongs to a different stream: its partitions differ")
     if any(offset > now.ends[partition] for partition, offset in cursor.offsets.items()):
-        raise BadCursor("this cursor is ahead of the end of the stream")
+        raise BadCursor("this cursor is past the end of the stream")
     if any(offset < now.starts[partition] for partition, offset in cursor.offsets.items()):
         return dict(now.starts), "the events after this cursor are no longer kept"
     return cursor.offsets, None
@@ -117,16 +117,17 @@ def read_run(
         partition: _Run.gather(log, stream, partition, (start[partition], end[partition]), events_max, share)
         for partition in open_partitions
     }
-    order = _merge(runs, events_max)
+    order = _merge_runs(runs, events_max)
     after = dict(start) | {partition: run.next_offset for partition, run in runs.items()}
     return EventRun(dict(start), after, order, {partition: run.events() for partition, run in runs.items()})
 
 
 def look_back(log: LogReader, stream: str, partition: int, kept: tuple[int, int], events: int, *, rows_max: int) -> int:
-    """Return an offset with `events` events or slightly more after it in the partition, or the first offset if there
-    are fewer.
+    """Return an offset in the partition that is followed by at least `events` events, or the first offset if there are
+    fewer events.
 
-    Reads at most about `rows_max` rows, because a partition can contain long runs of ticks.
+    Each attempt looks four times as far back as the last. Gives up once an attempt has read `rows_max` rows, because a
+    partition can contain long runs of ticks; fewer events may then follow the offset.
     """
     first, end = kept
     look = events
@@ -141,11 +142,11 @@ def look_back(log: LogReader, stream: str, partition: int, kept: tuple[int, int]
         look *= 4
 
 
-def _merge(runs: dict[int, _Run], events_max: int) -> list[AppendPosition]:
+def _merge_runs(runs: dict[int, _Run], events_max: int) -> list[AppendPosition]:
     """Take rows from the partitions' runs in served order, and return the position of each event taken.
 
     Stops at the end of a run if its partition has more rows, because the partition's next row might come before the
-    other rows.
+    remaining rows of the other partitions.
     """
     order: list[AppendPosition] = []
     if not all(run.times or run.whole for run in runs.values()):
@@ -186,15 +187,15 @@ class _Run:
     ) -> _Run:
         start, end = span
         run = cls(start, min(end, start + rows_max))
-        run._take(log.read(stream, partition, start, run.stop), bytes_max)
+        run._add_log_batches(log.read(stream, partition, start, run.stop), bytes_max)
         if not run.times and run.stop < end:
             first = rows_start(log, stream, partition, run.stop, end)
             run.stop = min(end, first + rows_max)
-            run._take(log.read(stream, partition, first, run.stop), bytes_max)
+            run._add_log_batches(log.read(stream, partition, first, run.stop), bytes_max)
         run.whole = run.stop >= end
         return run
 
-    def _take(self, batches: Iterator[pa.RecordBatch], bytes_max: int) -> None:
+    def _add_log_batches(self, batches: Iterator[pa.RecordBatch], bytes_max: int) -> None:
         size = 0
         for batch in batches:
             part = batch.slice(0, max(1, (bytes_max - size) * batch.num_rows // max(1, batch.nbytes)))

@@ -43,7 +43,7 @@ def change_of(generation: int, run: EventRun, row_filter: RowFilter) -> Delivery
 class StreamFollower(Protocol):
     """A follower's position, and the time of its last delivery.
 
-    `number` is the number of the follower's next entry, or None while it reads the log.
+    `number` is the number of the follower's next entry, or None while the follower reads the log.
     """
 
     offsets: Offsets
@@ -58,7 +58,7 @@ _NOT_FILTERED = LookupError("the row filter was not applied to this entry")
 class TailEntry:
     """A run of consecutive events in the stream, with one delivery per row filter. Each delivery is computed only once.
 
-    Not thread-safe once it is on the ring.
+    The entry is not thread-safe once it is on the ring.
     """
 
     def __init__(self, generation: int, run: EventRun, row_filters: Sequence[RowFilter] = ()) -> None:
@@ -92,7 +92,8 @@ class TailEntry:
             self._keep(row_filter, delivery)
 
     def delivery_for(self, row_filter: RowFilter) -> _Outcome:
-        """Return the delivery computed for a row filter, or an exception if it failed or has not been computed."""
+        """Return the delivery computed for a row filter, or an exception if the computation failed or has not been
+        done."""
         return self._changes.get(row_filter, _NOT_FILTERED)
 
     async def change(self, row_filter: RowFilter, who: str) -> Delivery | None:
@@ -105,7 +106,7 @@ class TailEntry:
         return delivery
 
     def forget(self, row_filter: RowFilter) -> None:
-        self.size -= _size(self._changes.pop(row_filter, None))
+        self.size -= _tail_delivery_size(self._changes.pop(row_filter, None))
 
     def _begin(self, row_filter: RowFilter, who: str) -> asyncio.Task[_Outcome]:
         task = self._tasks[row_filter] = asyncio.create_task(for_follower(who, self._make, row_filter))
@@ -122,10 +123,10 @@ class TailEntry:
 
     def _keep(self, row_filter: RowFilter, delivery: _Outcome) -> None:
         self._changes[row_filter] = delivery
-        self.size += _size(delivery)
+        self.size += _tail_delivery_size(delivery)
 
 
-def _size(delivery: _Outcome) -> int:
+def _tail_delivery_size(delivery: _Outcome) -> int:
     return len(delivery.data) if isinstance(delivery, Delivery) else 0
 
 
@@ -214,8 +215,8 @@ class StreamTail:
             await self._looked.wait()
 
     async def news(self, follower: StreamFollower, row_filter: RowFilter, take: Take | None, timeout_s: float) -> bool:
-        """Wait for new entries for a follower. Returns True if the follower must look for itself, False after
-        `timeout_s`.
+        """Wait for new entries for a follower. Returns True if the follower must check for new entries itself, and
+        False after `timeout_s`.
 
         Entries that the follower takes, and entries that its filter hides, advance its position.
         """
@@ -228,14 +229,15 @@ class StreamTail:
         return None
 
     def meet(self, offsets: Offsets) -> tuple[Offsets, int] | None:
-        """Return the nearest boundary of the ring at or after `offsets`, and the number of the entry that begins there.
+        """Return the position of the nearest entry boundary at or after `offsets`, and the number of the entry that
+        begins there.
 
-        None while the tail has not read that far.
+        Returns None while the tail has not read that far.
         """
         for index, entry in enumerate(self._ring):
-            if _covers(entry.before, offsets):
+            if _covers_tail_position(entry.before, offsets):
                 return entry.before, self.first + index
-        return (self.position, self.next) if _covers(self.position, offsets) else None
+        return (self.position, self.next) if _covers_tail_position(self.position, offsets) else None
 
     async def _pump(self) -> None:
         while True:
@@ -256,7 +258,7 @@ class StreamTail:
     ) -> tuple[ServedExtent, TailEntry | None]:
         """Read the extent of the log, and the next entry. Returns no entry if the position is not valid in this log."""
         now = extent(self._log, self._stream)
-        if before is None or before.generation != now.generation or not _covers(now.ends, position):
+        if before is None or before.generation != now.generation or not _covers_tail_position(now.ends, position):
             return now, None
         limits = {"events_max": self._events_max, "bytes_max": RUN_BYTES_MAX}
         try:
@@ -360,7 +362,7 @@ class StreamTail:
     async def _look_through(self, entry: TailEntry, lane: _Lane, who: str) -> bool:
         """Apply a caller's filters to one entry, turn by turn, and pass on the results.
 
-        Returns False if the entry leaves the ring first. Waiting followers then read the log.
+        Returns False if the entry leaves the ring before that is done. Waiting followers then read the log.
         """
         lane.left = self.row_filters.used_by(who)
 
@@ -402,7 +404,7 @@ class StreamTail:
             return
 
 
-def _covers(follower: Offsets, offsets: Offsets) -> bool:
+def _covers_tail_position(follower: Offsets, offsets: Offsets) -> bool:
     """Return whether a position is at or after another in every partition."""
     return follower.keys() == offsets.keys() and all(
         follower[partition] >= offset for partition, offset in offsets.items()

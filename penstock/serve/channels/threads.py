@@ -26,7 +26,7 @@ WAITING_MAX = 2_000
 """Maximum number of jobs that wait for a thread; at most half of them can belong to one caller. Further jobs are
 refused.
 
-The limit is high because after a restart of the gateway, all followers of a view with their own filters reconnect at
+The limit is high because, after the gateway restarts, all followers that have their own filters on a view reconnect at
 once.
 """
 P = ParamSpec("P")
@@ -34,8 +34,8 @@ T = TypeVar("T")
 
 
 class FairThreads:
-    """A small thread pool in which callers take turns. The process shares the pool; each event loop has its own
-    turns."""
+    """A small thread pool in which callers take turns. All event loops of the process share the pool, but each has its
+    own turns."""
 
     def __init__(self, threads: int, waiting_max: int, *, name: str, what: str) -> None:
         """`what` is the noun for the waiting jobs in the error message."""
@@ -89,8 +89,8 @@ class FairThreads:
 
 
 _followers = FairThreads(THREADS, sys.maxsize, name="followers", what="followers")
-"""Waiting jobs are not limited here: connections limit the number of followers, and each follower has one job at a
-time."""
+"""The threads for followers. They need no limit on waiting jobs, because the number of connections limits the
+followers, and each follower has one job at a time."""
 _readers = FairThreads(THREADS, WAITING_MAX, name="readers", what="pages")
 
 
@@ -103,7 +103,8 @@ async def for_reader(who: str, work: Callable[P, T], *given: P.args, **named: P.
 
 
 async def for_follower(who: str, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-    """Run blocking work for a follower that has a filter or is behind, in a separate pool. Never refused."""
+    """Run blocking work for a follower that has a filter or is behind, in a separate pool. The work is never
+    refused."""
     return await _followers.run(who, partial(work, *given, **named))
 
 

@@ -41,7 +41,7 @@ PAGE_BYTES_MAX = 8 * 1024 * 1024
 """Maximum size in bytes of the changes in a page with more than one change."""
 _ANEW, _GONE = "the view was recreated", "the changes after this position are no longer kept"
 _OTHER = "the filter that limits what you can see of the view has changed"
-_UNSEEN = "it is no longer known which of these changes you are allowed to see"
+_UNSEEN = "Penstock can no longer tell which of these changes you are allowed to see"
 
 
 @dataclass
@@ -184,7 +184,7 @@ class ViewChannel:
                 return None
             if not pending:
                 break
-            some = _first(pending, PAGE_BYTES_MAX - size)
+            some = _first_changes(pending, PAGE_BYTES_MAX - size)
             seen = await self._filter_changes(some, follower.generation)
             changes += seen
             size += sum(len(change.data) for change in seen)
@@ -273,7 +273,7 @@ class ViewChannel:
                 follower = self._follower(0)
                 yield self._start_over(follower, position)
             if since == LATEST:
-                yield _progress(follower)
+                yield _view_progress(follower)
             else:
                 yield await self._next(follower, broadcast, style, 0)
             while True:
@@ -303,12 +303,13 @@ class ViewChannel:
                 return delivery
             left_s = follower.given_at + silence_s - loop_time()
             if left_s <= 0:
-                return _progress(follower)
+                return _view_progress(follower)
             if follower.version == version:
                 await broadcast.waiting.wait(follower, None if style.merge else style.take, left_s)
 
     async def _step(self, follower: _Follower, broadcast: Broadcast, style: Style) -> Delivery | None:
-        """Return the view follower's delivery available now, or None if nothing is available or the filter hides it."""
+        """Return the delivery that is available now for the view's follower, or None if there is none or the filter
+        hides it."""
         if self._view.generation != follower.generation:
             return self._start_over(follower, _ANEW)
         if follower.lost:
@@ -326,7 +327,7 @@ class ViewChannel:
         pending = self._view.changes(follower.version, self._behind_max if follower.stalled or style.merge else 1)
         if not pending:
             return self._start_over(follower, _GONE)
-        some = _first(pending, MERGE_BYTES_MAX)
+        some = _first_changes(pending, MERGE_BYTES_MAX)
         try:
             data = await self._as_one(await self._filter_changes(some, follower.generation))
         except Unknown:
@@ -346,7 +347,9 @@ class ViewChannel:
         if len(deliveries) == 1:
             follower.version, delivery = deliveries[0]
             return delivery
-        chosen = _first([ViewChange(version, delivery.data) for version, delivery in deliveries], MERGE_BYTES_MAX)
+        chosen = _first_changes(
+            [ViewChange(version, delivery.data) for version, delivery in deliveries], MERGE_BYTES_MAX
+        )
         follower.version = chosen[-1].version
         return Delivery("change", await self._as_one(chosen), follower.cursor)
 
@@ -393,25 +396,25 @@ class ViewChannel:
 
 
 def _encoded_size(delivery: Delivery) -> int:
-    """Return the size of a delivery and of its encoded form for one transport, which it can hold too."""
+    """Return the size to count for a delivery: its data, and the encoded form for one transport that it can also
+    hold."""
     return 2 * len(delivery.data)
 
 
 def merge(changes: Sequence[ViewChange], key: tuple[str, ...]) -> bytes:
-    """Return one change with the combined effect of all changes of a view: the latest row for each key, or its
-    delete."""
+    """Merge changes of a view into one with the same effect: the latest row for each key, or its delete."""
     rows: dict[bytes, tuple[bool, msgspec.Raw]] = {}
     for change in changes:
         data = decode_data(change.data)
         for deleted, items in ((False, data.upserts), (True, data.deletes)):
             for item in items:
-                rows[_name(item, key)] = (deleted, item)
+                rows[_merged_row_key(item, key)] = (deleted, item)
     upserts = [bytes(row) for deleted, row in rows.values() if not deleted]
     deletes = [bytes(row) for deleted, row in rows.values() if deleted]
     return changed(upserts, deletes)
 
 
-def _first(changes: Sequence[ViewChange], bytes_max: int) -> Sequence[ViewChange]:
+def _first_changes(changes: Sequence[ViewChange], bytes_max: int) -> Sequence[ViewChange]:
     """Return as many of a view's first changes as fit into the limit on bytes, but at least one."""
     size = 0
     for count, change in enumerate(changes):
@@ -421,7 +424,7 @@ def _first(changes: Sequence[ViewChange], bytes_max: int) -> Sequence[ViewChange
     return changes
 
 
-def _name(item: msgspec.Raw, key: tuple[str, ...]) -> bytes:
+def _merged_row_key(item: msgspec.Raw, key: tuple[str, ...]) -> bytes:
     row: dict[str, Any] = msgspec.json.decode(item)
     return msgspec.json.encode([row[column] for column in key])
 
@@ -432,5 +435,5 @@ def _changes_page(changes: Sequence[ViewChange], follower: _Follower) -> PageBod
     return PageBody(listed + b',"cursor":' + msgspec.json.encode(follower.cursor) + b"}", follower.cursor, tag)
 
 
-def _progress(follower: _Follower) -> Delivery:
+def _view_progress(follower: _Follower) -> Delivery:
     return Delivery("progress", b"{}", follower.cursor)

@@ -28,7 +28,7 @@ class WaitingFollower(Generic[P]):
         try:
             return self.take is not None and self.take(deliveries)
         except Exception:
-            _log.exception("a follower failed to take a delivery")
+            _log.exception("a follower's callback failed")
             return False
 
     def wake(self) -> None:

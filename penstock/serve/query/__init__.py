@@ -3,7 +3,7 @@
 `parsing` parses the SQL in a limited number of steps. `check` compares every node of the tree with the lists in `nodes`
 and `functions`, replaces table names with generated names, and writes new SQL from the tree. `relations` builds an
 Arrow table from a view or from the end of a stream, and `sources` keeps it in an in-memory file while it is current. A
-query only reads its tables and encodes its result during its turn, so the memory used by all queries is bounded.
+query reads its tables and encodes its result only during its turn, so the memory used by all queries is bounded.
 `penstock.serve.held` bounds the results that clients have not read yet.
 
 `pool` starts processes that run `worker`. Each process receives the open files and the SQL, runs the query in an empty

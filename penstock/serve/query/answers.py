@@ -13,10 +13,11 @@ Format = Literal["json", "arrow"]
 
 @dataclass(frozen=True)
 class QueryResponse:
-    """The encoded result of a query, the cursors of its inputs, and the time to read the inputs and run the query.
+    """The encoded result of a query, the cursors of its inputs, and the time taken to read the inputs and run the
+    query.
 
-    `data` is an Arrow stream, or a JSON object with columns and rows that has no closing brace yet. The JSON is equal
-    for equal results.
+    `data` is an Arrow stream, or a JSON object with columns and rows but still without its closing brace. Equal results
+    have equal JSON.
     """
 
     data: bytes

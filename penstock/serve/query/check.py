@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
 CHAIN_MAX = 200
-"""Maximum depth of the tree. A chain of operators, as in 1 + 1 + 1, also makes it deep."""
+"""Maximum depth of the tree. A chain of operators, such as 1 + 1 + 1, also makes the tree deep."""
 TABLES_MAX = 16
 
 Resolve = Callable[[str, int | None], str]
@@ -59,11 +59,11 @@ def check(text: str, resolve: Resolve, rows_max: int) -> Checked:
     deadline = CheckDeadline()  # after the imports, which are slow the first time
     try:
         tree = parsed(text, deadline)
-        _require_allowed(tree)
+        _require_allowed_nodes(tree)
         tables = _Tables(tree, resolve)
         tables.replace()
-        positions = {name.lower(): start for name, start in _names(tree)}
-        sql = written(_limited(tree, rows_max + 1), deadline)
+        positions = {name.lower(): start for name, start in _query_names(tree)}
+        sql = written(_limit_query_rows(tree, rows_max + 1), deadline)
     except RecursionError:
         raise QueryRefused("the query is nested too deeply") from None
     except UnsupportedError as error:
@@ -71,13 +71,13 @@ def check(text: str, resolve: Resolve, rows_max: int) -> Checked:
     return Checked(sql, tuple(tables.reads), positions, rows_max)
 
 
-def _require_allowed(tree: exp.Expr) -> None:
+def _require_allowed_nodes(tree: exp.Expr) -> None:
     for node in tree.walk():
         name = type(node).__name__
         if name not in ALLOWED or not _has_only_allowed_parts(name, node):
-            raise QueryRefused(f"{_shown(node)} is not allowed in a query", position=_position(node))
+            raise QueryRefused(f"{_node_label(node)} is not allowed in a query", position=_node_position(node))
         node.comments = None
-    if _depth(tree) > CHAIN_MAX:
+    if _query_depth(tree) > CHAIN_MAX:
         raise QueryRefused("the query is nested too deeply", position=0)
 
 
@@ -91,12 +91,12 @@ def _has_only_allowed_parts(name: str, node: exp.Expr) -> bool:
         return False
     if name == "Table" and type(node.this).__name__ not in ("Identifier", *TABLES):
         return False
-    return all(_is_allowed_value(name, part, value) for part, value in given.items())
+    return all(_is_allowed_node_value(name, part, value) for part, value in given.items())
 
 
-def _is_allowed_value(name: str, part: str, value: Any) -> bool:
+def _is_allowed_node_value(name: str, part: str, value: Any) -> bool:
     if isinstance(value, list):
-        return all(_is_allowed_value(name, part, element) for element in value)
+        return all(_is_allowed_node_value(name, part, element) for element in value)
     if isinstance(value, Enum):
         return name == "DataType" and value.name in TYPES
     if isinstance(value, str):
@@ -105,7 +105,7 @@ def _is_allowed_value(name: str, part: str, value: Any) -> bool:
     return True
 
 
-def _depth(tree: exp.Expr) -> int:
+def _query_depth(tree: exp.Expr) -> int:
     """Return the depth of a query's tree, without recursion."""
     deepest, level = 0, [tree]
     while level:
@@ -123,7 +123,8 @@ class _Tables:
         self._dotted: dict[tuple[str, str], str] = {}
 
     def replace(self) -> None:
-        """Rename each stream or view to a generated table name, in a schema that no name in the query can refer to."""
+        """Replace the name of each stream or view with a generated table name, in a schema that no name in the query
+        can refer to."""
         from sqlglot import exp
 
         for node in list(self._tree.find_all(exp.Table)):
@@ -139,10 +140,12 @@ class _Tables:
         from sqlglot import exp
 
         written = ".".join(part.name for part in node.parts)
-        name = self._resolve(written, _position(node))
+        name = self._resolve(written, _node_position(node))
         if name not in self.reads:
             if len(self.reads) == TABLES_MAX:
-                raise QueryRefused(f"a query can read at most {TABLES_MAX} streams and views", position=_position(node))
+                raise QueryRefused(
+                    f"a query can read at most {TABLES_MAX} streams and views", position=_node_position(node)
+                )
             self.reads.append(name)
         if not node.alias:
             columns = node.args.get("alias") and node.args["alias"].columns
@@ -161,10 +164,10 @@ class _Tables:
         path: list[exp.Expr] = [node]
         while (above := path[-1].parent) is not None:
             path.append(above)
-        return any(name in _visible(path, depth) for depth in range(1, len(path)))
+        return any(name in _with_clause_names(path, depth) for depth in range(1, len(path)))
 
 
-def _visible(path: Sequence[exp.Expr], depth: int) -> list[str]:
+def _with_clause_names(path: Sequence[exp.Expr], depth: int) -> list[str]:
     """Return the names that the WITH clause at `path[depth]` defines for `path[0]`. The result is empty if there is no
     such clause.
 
@@ -180,7 +183,7 @@ def _visible(path: Sequence[exp.Expr], depth: int) -> list[str]:
     return names[: own + 1] if clause.args.get("recursive") else names[:own]
 
 
-def _limited(tree: exp.Expr, most: int) -> exp.Expr:
+def _limit_query_rows(tree: exp.Expr, most: int) -> exp.Expr:
     """Add a limit on rows to the query, so that the engine stops early."""
     from sqlglot import exp
 
@@ -194,8 +197,8 @@ def _limited(tree: exp.Expr, most: int) -> exp.Expr:
     return tree
 
 
-def _names(tree: exp.Expr) -> Iterator[tuple[str, int]]:
-    """Yield the names and functions in a query with their positions, starting with the last."""
+def _query_names(tree: exp.Expr) -> Iterator[tuple[str, int]]:
+    """Yield the names and functions in a query, each with its position, from the last to the first."""
     from sqlglot import exp
 
     identifiers = [
@@ -206,13 +209,13 @@ def _names(tree: exp.Expr) -> Iterator[tuple[str, int]]:
     return iter(sorted(identifiers, key=lambda identifier: -identifier[1]))
 
 
-def _position(node: exp.Expr) -> int | None:
+def _node_position(node: exp.Expr) -> int | None:
     """Return the position where a query's node begins, or None if the node and its children have no position."""
     positions = [part.meta["start"] for part in node.walk() if "start" in part.meta]
     return min(positions) if positions else None
 
 
-def _shown(node: exp.Expr) -> str:
+def _node_label(node: exp.Expr) -> str:
     """Return the name of a query's node for error messages."""
     from sqlglot import exp
 

@@ -40,8 +40,7 @@ def distinct_names(names: Sequence[str]) -> list[str]:
         raise UnfitResult(f"the result has {len(names)} columns; the limit is {COLUMNS_MAX}")
     if sum(map(len, names)) > NAMES_LENGTH_MAX:
         raise UnfitResult(
-            f"the column names of the result have more than {NAMES_LENGTH_MAX} characters in total; "
-            "shorten them with AS"
+            f"the result's column names are longer than {NAMES_LENGTH_MAX} characters in total; shorten them with AS"
         )
     given, taken, numbers = set(names), set[str](), Counter[str]()
     distinct = list[str]()
@@ -58,7 +57,8 @@ def distinct_names(names: Sequence[str]) -> list[str]:
 def column_names(names: Sequence[str]) -> list[str]:
     """Return distinct names for the columns of a query's result. Raises `UnfitResult`, as `distinct_names` does.
 
-    The name of a column without an alias is its expression, in which a sub-query contains internal table names.
+    A column without an alias is named after its expression. A sub-query in the expression contains internal table
+    names, which are removed.
     """
     return distinct_names([_internal.sub("", name) for name in names])
 
@@ -70,7 +70,7 @@ def tidied(table: pa.Table, types: Sequence[str]) -> tuple[pa.Table, list[str]]:
     """
     columns, kinds = list[pa.ChunkedArray](), list[str]()
     for column, kind in zip(table.columns, types, strict=True):
-        fitting = _whole(column) if kind in ("HUGEINT", "UHUGEINT") else None
+        fitting = _result_integers(column) if kind in ("HUGEINT", "UHUGEINT") else None
         columns.append(column if fitting is None else fitting)
         kinds.append(kind.strip('"') if fitting is None else "BIGINT")
     return pa.Table.from_arrays(columns, column_names(table.schema.names)), kinds
@@ -85,7 +85,7 @@ def write_json(file: BinaryIO, table: pa.Table, types: Sequence[str], *, truncat
     columns = [{"name": name, "type": kind} for name, kind in zip(table.schema.names, types, strict=True)]
     file.write(b'{"columns":' + msgspec.json.encode(columns) + b',"rows":[')
     try:
-        for number, batch in enumerate(_encodable(table).to_batches(max_chunksize=BATCH_ROWS)):
+        for number, batch in enumerate(_encodable_result(table).to_batches(max_chunksize=BATCH_ROWS)):
             file.write((b"," if number else b"") + b",".join(json_rows(batch)))
     except (OverflowError, TypeError, ValueError) as error:
         raise UnfitResult(f"a value cannot be written as JSON; cast it to VARCHAR ({error})") from None
@@ -102,18 +102,21 @@ def write_arrow(file: BinaryIO, table: pa.Table, cursors: Mapping[str, str], *, 
         writer.write_table(described)
 
 
-def _whole(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
+def _result_integers(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     try:
         return column.cast(pa.int64())
     except pa.ArrowInvalid:
         return None
 
 
-def _encodable(table: pa.Table) -> pa.Table:
+def _encodable_result(table: pa.Table) -> pa.Table:
     """Convert intervals to ISO 8601 strings, and times of day to strings."""
     for index, field in enumerate(table.schema):
         if pa.types.is_interval(field.type):
-            spans = [None if interval is None else _span(*interval) for interval in table.column(index).to_pylist()]
+            spans = [
+                None if interval is None else _result_interval(*interval)
+                for interval in table.column(index).to_pylist()
+            ]
             table = table.set_column(index, field.name, pa.array(spans, pa.string()))
         elif pa.types.is_time(field.type):
             text = pc.cast(table.column(index), pa.string())
@@ -122,7 +125,7 @@ def _encodable(table: pa.Table) -> pa.Table:
     return table
 
 
-def _span(months: int, days: int, nanoseconds: int) -> str:
+def _result_interval(months: int, days: int, nanoseconds: int) -> str:
     seconds = f"{nanoseconds / 1e9:.6f}".rstrip("0").rstrip(".")
     date = (f"{months}M" if months else "") + (f"{days}D" if days else "")
     return f"P{date}T{seconds}S" if nanoseconds or not date else f"P{date}"

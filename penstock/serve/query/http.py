@@ -41,7 +41,7 @@ class QueryEndpoint:
         caller.spend(1)
         parameters(request.query_params.multi_items())
         asked = await self._asked(request)
-        format = asked.format or _accepted(request)
+        format = asked.format or _accepted_format(request)
         work = self._deps.asked.answer(asked.sql, caller, format, asked.limit)
         answer = await while_heard(work, request, self._deps.closing)
         end, media_type = (b"", ARROW) if format == "arrow" else (answer.json_end, "application/json")
@@ -56,5 +56,5 @@ class QueryEndpoint:
             raise MalformedBody(f'the body must be a JSON object, such as {{"sql": "SELECT ..."}}: {error}') from None
 
 
-def _accepted(request: Request) -> Format:
+def _accepted_format(request: Request) -> Format:
     return "arrow" if ARROW in request.headers.get("accept", "").lower() else "json"

@@ -44,9 +44,10 @@ class LiveQueries:
     def following(self, plan: QueryPlan, who: str) -> Iterator[_Kept]:
         """Keep a query live for the duration of the block.
 
-        Raises `Busy` if the query is not live yet and the limit is reached. If a named caller does not follow the query
-        yet, also raises `Busy` if the caller already follows half of the limit, or if the results of its live queries
-        use more than half of the memory. This leaves room for other callers.
+        Raises `Busy` if the query is not live yet and the limit is reached. A named caller who does not follow the
+        query yet must leave room for other callers: `Busy` is also raised if the caller already follows half of the
+        maximum number of queries. The same applies if the results of the caller's live queries use more than half of
+        the memory.
         """
         key = plan.key
         kept = self._kept.get(key)
@@ -107,7 +108,7 @@ class _Kept:
         self.error: Exception | None = None
         self._news = asyncio.Event()
         self._seen: tuple[object, ...] | None = None
-        self.task = asyncio.create_task(self._keep(), name="live query")
+        self.task = asyncio.create_task(self._keep_result_current(), name="live query")
 
     @property
     def size(self) -> int:
@@ -115,7 +116,8 @@ class _Kept:
         return 0 if self.latest is None else len(self.latest.data)
 
     async def result(self, held: str | None, timeout_s: float | None) -> Delivery:
-        """Return the query's latest result as soon as it differs from the result `held`, or after the timeout.
+        """Return the query's latest result as soon as it differs from `held`, the result that the follower has, or
+        after the timeout.
 
         There is no timeout for the first result. Raises the error that ended the query.
         """
@@ -133,22 +135,22 @@ class _Kept:
                 assert self.latest is not None
                 return self.latest
 
-    async def _keep(self) -> None:
+    async def _keep_result_current(self) -> None:
         took_s = 0.0
         while True:
             try:
                 took_s = await self._look()
             except Busy as error:
                 if self.latest is None:
-                    return self._end(error)
+                    return self._end_live_query(error)
             except Exception as error:
-                return self._end(error)
+                return self._end_live_query(error)
             await asyncio.sleep(max(self._pace_s, SHARE * took_s))
 
     async def _look(self) -> float:
         """Run the query if its inputs have changed, and return its running time.
 
-        Changes made while it runs are found the next time.
+        Changes made while the query runs are picked up by the next run.
         """
         versions = await self._versions(self._asked.checked.reads)
         if versions == self._seen:
@@ -160,14 +162,14 @@ class _Kept:
         if self.latest is None or self.latest.cursor != cursor:
             self._require_space(self, len(response.data))
             self.latest = Delivery("snapshot", response.data + b"}", cursor)
-            self._tell()
+            self._wake_followers()
         return response.took_s
 
-    def _end(self, error: Exception) -> None:
+    def _end_live_query(self, error: Exception) -> None:
         self.error = error
-        self._tell()
+        self._wake_followers()
 
-    def _tell(self) -> None:
+    def _wake_followers(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 
@@ -187,7 +189,8 @@ class QueryChannel:
         return QueryChannel(self._plan, self._live, self._heartbeat_s, who)
 
     def through(self, where: str | None, select: str | None) -> Channel:
-        raise BadExpression("put the conditions and columns into the query's SQL", part="where", position=0)
+        message = "where and select cannot be used with a query: put the conditions and columns into its SQL"
+        raise BadExpression(message, part="where", position=0)
 
     def part(self, where: str | None, select: str | None) -> Channel:
         return self.through(where, select)
@@ -197,8 +200,8 @@ class QueryChannel:
 
     async def page(self, since: str | None, limit: int | None, wait_s: float = 0, order: str | None = None) -> PageBody:
         if order is not None:
-            raise BadParameter("use ORDER BY in the SQL of the query", parameter="order")
-        held = _held(since)
+            raise BadParameter("order cannot be used with a query: put ORDER BY into its SQL", parameter="order")
+        held = _held_result_cursor(since)
         with self._live.following(await self._plan(), self._who) as kept:
             if held == LATEST:
                 held = (await kept.result(None, None)).cursor
@@ -210,19 +213,19 @@ class QueryChannel:
         return await self.page(None, limit)
 
     async def follow(self, since: str | None, style: Style | None = None) -> AsyncIterator[Delivery]:
-        held = _held(since)
+        held = _held_result_cursor(since)
         with self._live.following(await self._plan(), self._who) as kept:
             delivery = await kept.result(None, None)
             known = held in (LATEST, delivery.cursor)
             while True:
-                held, unsent = delivery.cursor, [_progress(delivery) if known else delivery]
+                held, unsent = delivery.cursor, [_live_query_progress(delivery) if known else delivery]
                 del delivery  # followers do not hold an old result while they wait
                 yield unsent.pop()
                 delivery = await kept.result(held, self._heartbeat_s)
                 known = delivery.cursor == held
 
 
-def _held(since: str | None) -> str | None:
+def _held_result_cursor(since: str | None) -> str | None:
     """Return the cursor of the result that a client has, or None if it has none."""
     if since is None or since == EARLIEST:
         return None
@@ -231,5 +234,5 @@ def _held(since: str | None) -> str | None:
     return since
 
 
-def _progress(delivery: Delivery) -> Delivery:
+def _live_query_progress(delivery: Delivery) -> Delivery:
     return Delivery("progress", b"{}", delivery.cursor)

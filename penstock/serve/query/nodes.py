@@ -49,7 +49,7 @@ TYPES = words(
 """The types that a value can be cast to."""
 
 
-def _one_of(words: str) -> Callable[[str], bool]:
+def _query_node_rule(words: str) -> Callable[[str], bool]:
     allowed = frozenset(words.split(","))
     return lambda text: text.upper() in allowed
 
@@ -61,17 +61,17 @@ TEXTS: Mapping[tuple[str, str], Callable[[str], object]] = {
     ("Literal", "this"): lambda text: "\0" not in text,
     ("Var", "this"): _word,
     ("Anonymous", "this"): lambda text: text.lower() in BY_NAME,
-    ("Join", "side"): _one_of("LEFT,RIGHT,FULL"),
-    ("Join", "kind"): _one_of("INNER,OUTER,CROSS,SEMI,ANTI"),
-    ("Join", "method"): _one_of("ASOF,NATURAL,POSITIONAL"),
-    ("Window", "over"): _one_of("OVER"),
-    ("WindowSpec", "kind"): _one_of("ROWS,RANGE,GROUPS"),
-    ("WindowSpec", "start"): _one_of("UNBOUNDED,CURRENT ROW"),
-    ("WindowSpec", "end"): _one_of("UNBOUNDED,CURRENT ROW"),
-    ("WindowSpec", "start_side"): _one_of("PRECEDING,FOLLOWING"),
-    ("WindowSpec", "end_side"): _one_of("PRECEDING,FOLLOWING"),
-    ("WindowSpec", "exclude"): _one_of("CURRENT ROW,GROUP,TIES,NO OTHERS"),
-    ("Trim", "position"): _one_of("LEADING,TRAILING,BOTH"),
+    ("Join", "side"): _query_node_rule("LEFT,RIGHT,FULL"),
+    ("Join", "kind"): _query_node_rule("INNER,OUTER,CROSS,SEMI,ANTI"),
+    ("Join", "method"): _query_node_rule("ASOF,NATURAL,POSITIONAL"),
+    ("Window", "over"): _query_node_rule("OVER"),
+    ("WindowSpec", "kind"): _query_node_rule("ROWS,RANGE,GROUPS"),
+    ("WindowSpec", "start"): _query_node_rule("UNBOUNDED,CURRENT ROW"),
+    ("WindowSpec", "end"): _query_node_rule("UNBOUNDED,CURRENT ROW"),
+    ("WindowSpec", "start_side"): _query_node_rule("PRECEDING,FOLLOWING"),
+    ("WindowSpec", "end_side"): _query_node_rule("PRECEDING,FOLLOWING"),
+    ("WindowSpec", "exclude"): _query_node_rule("CURRENT ROW,GROUP,TIES,NO OTHERS"),
+    ("Trim", "position"): _query_node_rule("LEADING,TRAILING,BOTH"),
 }
 """The parts of nodes that can contain client text, and the check for each. Names and literals are quoted when
 written."""

@@ -4,8 +4,8 @@ The parser tries several interpretations of some constructs, and goes back to th
 constructs are nested (`int(int(int(...`, `a JOIN a JOIN a ...`), each level doubles the work, so 200 characters could
 take hours. The parser's steps are therefore counted for every construct.
 
-In other constructs, one step can take long: after each part of `x[1][1][1]...` or `x.f().f().f()...`, the parser goes
-through the whole chain again. The time is therefore checked at each step.
+In other constructs, one step can take a long time: after each part of `x[1][1][1]...` or `x.f().f().f()...`, the parser
+goes through the whole chain again. The time is therefore checked at each step.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def parsed(text: str, deadline: CheckDeadline) -> exp.Expr:
         parser.deadline = deadline
         trees: list[exp.Expr] = [tree for tree in parser.parse(tokens, text) if tree is not None]
     except TokenError:
-        raise BadQuery("the query cannot be parsed: a quote is not closed, or a character is invalid") from None
+        raise BadQuery("the query cannot be parsed: either a quote is not closed or a character is invalid") from None
     except ParseError as error:
         raise _unreadable(text, error.errors[0] if error.errors else {}) from None
     if len(trees) != 1 or type(trees[0]).__name__ not in ("Select", "Union", "Except", "Intersect", "Subquery"):

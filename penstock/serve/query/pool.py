@@ -70,7 +70,7 @@ class QueryRequest:
 
 @dataclass(frozen=True)
 class QueryResult:
-    """The encoded result of a query, and its running time, not including the wait for a turn or a process."""
+    """The encoded result of a query, and the query's running time without the wait for a turn or a process."""
 
     data: bytes
     seconds: float
@@ -131,7 +131,7 @@ class QueryWorker:
             raise
         try:
             took_s = loop_time() - began
-            return reply if reply.error else QueryResult(_read(results[0]), took_s)
+            return reply if reply.error else QueryResult(_read_result(results[0]), took_s)
         finally:
             for file in results:
                 os.close(file)
@@ -182,9 +182,9 @@ def _spawn(theirs: socket.socket, settings: Settings) -> subprocess.Popen[bytes]
         )
 
 
-def _read(file: int) -> bytes:
-    """Return a query's result: a copy of an in-memory file. It is read only once, because another process might change
-    it."""
+def _read_result(file: int) -> bytes:
+    """Return a query's result: a copy of an in-memory file. The file is read exactly once, because another process
+    might change it."""
     with open(file, "rb", closefd=False) as opened:
         opened.seek(0)
         return opened.read(RESULT_BYTES_MAX)
@@ -208,7 +208,7 @@ class QueryPool:
         return self._turns.one(who)
 
     async def run(self, asked: QueryRequest, files: Sequence[int]) -> QueryResult:
-        """Run a checked query during a turn. `files` are open files with its tables, as Arrow streams.
+        """Run a checked query during a turn. `files` are open files that contain its tables as Arrow streams.
 
         Raises `QueryRejected` if the engine rejects the query, and `QueryTooSlow` or `QueryTooLarge` if it exceeds its
         limits.

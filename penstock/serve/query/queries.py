@@ -21,9 +21,9 @@ from penstock.serve.query.relations import Relation
 from penstock.serve.query.sources import Extract, QuerySource
 
 FORGET_S = 60.0
-"""How many seconds the rows of a stream or view are kept for the next query."""
+"""Number of seconds for which the rows of a stream or view are kept for the next query."""
 LIVE = "live queries/"
-"""The name that live queries use when they take turns. No caller can have this name."""
+"""The caller's name under which live queries take turns. No real caller can have this name."""
 HELD_MAX = 4
 """Maximum total size of the rows held, as a multiple of the number of bytes that one query can read."""
 CHECKS_MAX = 2
@@ -78,7 +78,9 @@ class Queries:
             if name in same or len(same) == 1:
                 return name if name in same else same[0]
             caller.require("consume", name)
-            raise BadQuery(f"there is no stream or view {name[:80]!r}{_listed(allowed)}", position=position)
+            raise BadQuery(
+                f"there is no stream or view {name[:80]!r}{_allowed_inputs_hint(allowed)}", position=position
+            )
 
         checked = await _checks.run(caller.name, partial(check, text, resolve, limit or most))
         return QueryPlan(checked, tuple(self._rule(name, caller) for name in checked.reads))
@@ -94,8 +96,8 @@ class Queries:
             if caller.may("consume", whole):
                 raise Forbidden(f"{caller.name} sees only some rows of {whole}; query {whole} instead of {name}")
             raise Forbidden(
-                f"{caller.name} sees only some rows of the stream or view behind {name}, and so cannot query {name} "
-                "without a row rule for it"
+                f"{caller.name} sees only some rows of the stream or view behind {name}, and can query {name} only "
+                "if it has a row rule of its own"
             )
         return rule
 
@@ -107,12 +109,12 @@ class Queries:
         checked = plan.checked
         async with self._pool.turn(who):
             extracts, read_s = await self._extracts(plan, who)
-            cursors = _cursors(checked, extracts)
+            cursors = _input_cursors(checked, extracts)
             files = [extract.file.descriptor for extract in extracts]
             try:
                 result = await self._pool.run(QueryRequest(checked.sql, checked.rows_max, format, cursors), files)
             except QueryRejected as error:
-                raise _explained(str(error), checked) from None
+                raise _explained_query_error(str(error), checked) from None
             return QueryResponse(result.data, cursors, read_s + result.seconds)
 
     async def _extracts(self, plan: QueryPlan, who: str) -> tuple[list[Extract], float]:
@@ -154,24 +156,24 @@ class Queries:
         self._forget()
 
 
-def _cursors(checked: Checked, extracts: list[Extract]) -> dict[str, str]:
+def _input_cursors(checked: Checked, extracts: list[Extract]) -> dict[str, str]:
     return {name: extract.cursor for name, extract in zip(checked.reads, extracts, strict=True)}
 
 
-def _listed(names: list[str]) -> str:
+def _allowed_inputs_hint(names: list[str]) -> str:
     return f"; there are {', '.join(names[:20])}" if names else ""
 
 
-def _table(number: int, checked: Checked) -> str:
-    """Return the client's name for a table. The number might not refer to any table, if it occurs in the client's own
-    SQL."""
+def _table_name(number: int, checked: Checked) -> str:
+    """Return the client's name for a table. If the client's own SQL contains an internal table name, there might be no
+    table with that number."""
     return checked.reads[number] if number < len(checked.reads) else "a table"
 
 
-def _explained(message: str, checked: Checked) -> BadQuery:
+def _explained_query_error(message: str, checked: Checked) -> BadQuery:
     """Rewrite a DuckDB error with the client's names, and add the position of the name that the error mentions."""
     text = message.partition("\n\nLINE ")[0].replace("\n", " ")
-    text = _input.sub(lambda match: _table(int(match[1]), checked), text)
+    text = _input.sub(lambda match: _table_name(int(match[1]), checked), text)
     position = next(
         (checked.positions[name.lower()] for name in _quoted(text) if name.lower() in checked.positions), None
     )

@@ -41,7 +41,7 @@ class RelationRows:
 class Relation(Protocol):
     """Rows that a query can read, which change over time.
 
-    The function that `prepare` returns blocks, and is called by only one thread at a time.
+    The function returned by `prepare` blocks, and is called by only one thread at a time.
     """
 
     @property
@@ -80,7 +80,7 @@ class ViewRelation:
         rows = self._view.snapshot().rows
 
         def read() -> RelationRows:
-            """Read in pieces, because a row takes up many times its size while it is being converted."""
+            """The rows are read in pieces, because a row takes up many times its size while it is being converted."""
             starts = range(0, len(rows), PIECE_ROWS)
             pieces = [from_json_rows(rows[start : start + PIECE_ROWS], schema) for start in starts]
             return RelationRows(pa.Table.from_batches(pieces, schema), version, view_cursor(*version))
@@ -149,12 +149,12 @@ class _Part:
     def follow(
         self, log: LogReader, stream: str, partition: int, now: ServedExtent, rows_max: int, bytes_max: int
     ) -> None:
-        """Add the events since the last call. The first call reads back from the end."""
+        """Add the events since the last call. The first call reads backwards from the end."""
         start, end = now.starts[partition], now.ends[partition]
         if not self._whole or end - self._end > rows_max or self._end < start:
             self._go_back(log, stream, partition, (start, end), rows_max, bytes_max)
         else:
-            self.batches += [_events(batch) for batch in log.read(stream, partition, self._end, end)]
+            self.batches += [_relation_events(batch) for batch in log.read(stream, partition, self._end, end)]
         self._end, self._whole = end, True
         rows, size = sum(batch.num_rows for batch in self.batches), sum(batch.nbytes for batch in self.batches)
         while self.batches and (rows - self.batches[0].num_rows >= rows_max or size > bytes_max):
@@ -171,7 +171,7 @@ class _Part:
             begin = max(start, end - step)
             batches, count = list[pa.RecordBatch](), 0
             for batch in log.read(stream, partition, begin, end):
-                batches.append(_events(batch))
+                batches.append(_relation_events(batch))
                 count += batch.num_rows
             if not count:
                 end = rows_end(log, stream, partition, start, begin)
@@ -183,7 +183,7 @@ class _Part:
             step = min(2 * step, rows_max - rows, fitting)
 
 
-def _events(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _relation_events(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the events of a stream's batch, with the visible columns. They are copied, so the batch does not stay in
     memory."""
     names = [name for name in batch.schema.names if name not in HIDDEN_COLUMNS or name in EXTRA]
@@ -216,13 +216,13 @@ class FeedRelation:
 def seen(table: pa.Table, where: str | None, select: str | None, claims: Mapping[str, Any] | None = None) -> pa.Table:
     """Filter the table of a relation. The filter cannot use system columns, and a selection drops them."""
     batches = [
-        _part_seen(batch, where, select, claims)
+        _part_of_relation(batch, where, select, claims)
         for batch in table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
     ]
     return pa.Table.from_batches(batches)
 
 
-def _part_seen(
+def _part_of_relation(
     batch: pa.RecordBatch, where: str | None, select: str | None, claims: Mapping[str, Any] | None
 ) -> pa.RecordBatch:
     own = batch.select([name for name in batch.schema.names if name not in EXTRA])

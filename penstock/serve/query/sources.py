@@ -70,7 +70,8 @@ class QuerySource:
         self._tasks = asyncio.Lock()
 
     async def version(self) -> Hashable:
-        """Return the relation's current version: for a view it is in memory, for a stream it is read from disk."""
+        """Return the relation's current version. The version of a view is in memory; that of a stream is read from
+        disk."""
         if self.kind == "view":
             return self._relation.version()
         return await asyncio.to_thread(self._relation.version)
@@ -111,7 +112,7 @@ class QuerySource:
             table = seen(extract.file.table(), rule.condition, None, rule.claims)
         except BadExpression as error:
             _log.error("access to %s is refused: %s", self.name, error)
-            raise Forbidden(f"access to {self.name} is limited by a rule that does not match its columns") from None
+            raise Forbidden(f"access to {self.name} is refused: the row rule does not match its columns") from None
         cursor = of_part(extract.cursor, rule.condition, said(rule.condition, rule.claims))
         return Extract(SharedFile(table), extract.version, cursor)
 

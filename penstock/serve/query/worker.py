@@ -36,7 +36,7 @@ SPARE_BYTES = 64 * 1024 * 1024
 """Bytes that a query can allocate beyond DuckDB's own limit, for its result and for memory that DuckDB does not
 count."""
 GRACE_S = 1.0
-"""Seconds after the time limit at which a query that ignores the interrupt is killed."""
+"""Number of seconds between the time limit and the moment when a query that ignores the interrupt is killed."""
 
 
 def limit(memory_bytes: int, result_bytes: int) -> None:
@@ -187,7 +187,7 @@ def serve(channel: socket.socket, memory_bytes: int, result_bytes: int) -> None:
         for file in [*files, *results]:
             os.close(file)
         connection.close()
-        gc.collect()  # the class that encodes rows with the client's columns refers to itself
+        gc.collect()  # frees the class that encodes rows with the client's columns, which refers to itself
         connection = connect(memory_bytes)
 
 
@@ -202,7 +202,7 @@ def warm_up(memory_bytes: int) -> None:
         os.close(result)
     connection.close()
     gc.collect()
-    gc.freeze()  # collections between queries skip everything loaded so far
+    gc.freeze()  # garbage collections between queries skip everything loaded so far
 
 
 def in_time(connection: Any, request: dict[str, Any], files: Sequence[int]) -> tuple[dict[str, Any], list[int]]:

@@ -29,7 +29,7 @@ class _QueryWriter(DuckDB.Generator):  # type: ignore[valid-type, misc]
         self.steps += 1
         self.deadline.require()
         if self.steps > STEPS_MAX:
-            raise QueryRefused("the query is too long once its calls are expanded")
+            raise QueryRefused("the query becomes too long when its function calls are expanded")
         return str(super().sql(*given, **named))
 
 

@@ -71,7 +71,7 @@ class WebhookAddress:
 
     @property
     def shown(self) -> str:
-        """The webhook's URL without path and query, which can contain the receiver's secrets."""
+        """The webhook's URL without its path and query, because these can contain the receiver's secrets."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
 
@@ -85,14 +85,14 @@ class WebhookAddress:
 def endpoint(url: str, allowed: Allowed) -> WebhookAddress:
     """Parse and check the URL of a webhook. Raises `BadParameter` with the reason, but without the URL."""
     try:
-        return _endpoint(url, allowed)
+        return _checked_endpoint(url, allowed)
     except ValueError as error:
         raise BadParameter(f"url: {error}", parameter="url") from None
 
 
-def _endpoint(url: str, allowed: Allowed) -> WebhookAddress:
+def _checked_endpoint(url: str, allowed: Allowed) -> WebhookAddress:
     if len(url) > URL_LENGTH_MAX:
-        raise ValueError(f"it has more than {URL_LENGTH_MAX} characters")
+        raise ValueError(f"it is longer than {URL_LENGTH_MAX} characters")
     if not _target.fullmatch(url):
         raise ValueError("use ASCII without spaces; write other characters as xn-- in a host name and %XX in a path")
     if "\\" in url or "#" in url:
@@ -101,9 +101,9 @@ def _endpoint(url: str, allowed: Allowed) -> WebhookAddress:
     if parts.scheme != "https" and not (parts.scheme == "http" and allowed.networks):
         raise ValueError("it must begin with https://")
     if "@" in parts.netloc:
-        raise ValueError("it must not contain a user or password; messages are signed instead")
-    host = _host(parts.hostname or "")
-    port = _port(parts)
+        raise ValueError("it must not contain a user name or password; messages are signed instead")
+    host = _webhook_host(parts.hostname or "")
+    port = _webhook_port(parts)
     if port not in (HTTPS_PORT, HTTP_PORT) and port < PORT_MIN and not allowed.networks:
         raise ValueError(f"use port {HTTPS_PORT}, or port {PORT_MIN} or above")
     address = WebhookAddress(parts.scheme, host, port, (parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
@@ -115,7 +115,7 @@ def _endpoint(url: str, allowed: Allowed) -> WebhookAddress:
     return address
 
 
-def _port(parts: SplitResult) -> int:
+def _webhook_port(parts: SplitResult) -> int:
     try:
         given = parts.port
     except ValueError:  # the error message can quote part of a password
@@ -123,17 +123,20 @@ def _port(parts: SplitResult) -> int:
     return given if given is not None else HTTPS_PORT if parts.scheme == "https" else HTTP_PORT
 
 
-def _host(host: str) -> str:
+def _webhook_host(host: str) -> str:
     """Return a webhook's host name in lower case, or an address in its usual form.
 
-    Other forms of an address (`0x7f.1`, `127.1`, `2130706433`) are refused, because programs read them differently.
+    Other forms of an address (`0x7f.1`, `127.1`, `2130706433`) are refused, because programs interpret them
+    differently.
     """
     if as_address(host) is not None:
         return host
     if "%" in host or not _name.fullmatch(host):
         raise ValueError("the host is missing or invalid")
     if _number.fullmatch(host.rstrip(".").rpartition(".")[2]):
-        raise ValueError("the host is a number but not an address; write addresses as 203.0.113.7 or [2001:db8::7]")
+        raise ValueError(
+            "the host ends in a number but is not an IP address; write addresses as 203.0.113.7 or [2001:db8::7]"
+        )
     return host.removesuffix(".")
 
 
@@ -174,10 +177,12 @@ class Allowed:
             if any(address in network for network in self.networks):
                 continue
             if not is_public(address):
-                raise ValueError("the host has an address that is not public; PENSTOCK_WEBHOOK_PRIVATE can allow it")
+                raise ValueError(
+                    "the host has an address that is not public; PENSTOCK_WEBHOOK_PRIVATE can allow that address"
+                )
             if target.scheme != "https":
                 raise ValueError(
-                    "it must begin with https://; plain HTTP is only for networks that PENSTOCK_WEBHOOK_PRIVATE allows"
+                    "it must begin with https://; plain HTTP needs a network that PENSTOCK_WEBHOOK_PRIVATE allows"
                 )
             if target.port != HTTPS_PORT and target.port < PORT_MIN:
                 raise ValueError(f"use port {HTTPS_PORT}, or port {PORT_MIN} or above")

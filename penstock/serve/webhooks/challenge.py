@@ -1,4 +1,5 @@
-"""The challenge for an address: its receiver is sent a random string in a signed message, and must return the string.
+"""The challenge for an address: the gateway sends its receiver a random string in a signed message, and the receiver
+must return the string.
 
 This prevents anyone from pointing a webhook at somebody else's server, and shows a receiver at once whether it has the
 right secret.

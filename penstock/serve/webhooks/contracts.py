@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 
 class StoredWebhooks(Protocol):
-    """Registrations, positions, waiting messages and dead letters of all webhooks, opened by a single writer.
+    """The store for the registrations, positions, waiting messages and dead letters of all webhooks, opened by a single
+    writer.
 
     Not thread-safe: used only in the gateway's event loop. A method that makes a change is atomic, and returns once the
     change is durable. Changes take effect in the order of the calls. If a write to disk fails, the owner of this object
@@ -37,7 +38,7 @@ class StoredWebhooks(Protocol):
         """Return the progress of a webhook."""
 
     def waiting(self, id: str) -> list[tuple[WebhookMessage, DeliveryAttempts | None]]:
-        """Return a webhook's messages that have been neither delivered nor given up, in order."""
+        """Return, in order, a webhook's messages that have been neither delivered nor given up."""
 
     def dead(self, id: str, after: int, limit: int) -> list[tuple[WebhookMessage, DeadMessage, bytes]]:
         """Return up to `limit` of a webhook's dead letters with numbers above `after`, in order, with their bodies."""
@@ -70,11 +71,11 @@ class StoredWebhooks(Protocol):
         """Delete a webhook's message that was delivered, and count it as delivered."""
 
     async def failed(self, id: str, number: int, tries: DeliveryAttempts, at: datetime) -> None:
-        """Record a webhook's failed delivery that will be retried."""
+        """Record a failed webhook delivery that will be retried."""
 
     async def bury(self, id: str, number: int, dead: DeadMessage, most: int) -> int:
-        """Give up a webhook's message, and delete the oldest dead letters above `most`. Returns how many were
-        deleted."""
+        """Give up on a webhook's message, and delete the oldest dead letters if there are more than `most`. Returns how
+        many were deleted."""
 
     async def revive(self, id: str, number: int | None) -> list[WebhookMessage]:
         """Retry one dead letter of a webhook, or all of them if `number` is None, as if for the first time."""

@@ -42,7 +42,7 @@ async def reconcile(dispatcher: Dispatcher, declared: Sequence[DeclaredWebhook])
     """Add the app's new webhooks, update changed ones, and stop webhooks that the app no longer declares."""
     for webhook in declared:
         try:
-            await _bring(dispatcher, webhook)
+            await _synchronise_webhook(dispatcher, webhook)
         except PenstockError as error:  # a damaged stream must not keep the gateway from starting
             _log.error("skipped the declared webhook %s: %s", webhook.name, error)
     names = {webhook.name for webhook in declared}
@@ -51,7 +51,7 @@ async def reconcile(dispatcher: Dispatcher, declared: Sequence[DeclaredWebhook])
             await dispatcher.become(entry, WebhookState.STOPPED, "the app no longer declares it")
 
 
-async def _bring(dispatcher: Dispatcher, webhook: DeclaredWebhook) -> None:
+async def _synchronise_webhook(dispatcher: Dispatcher, webhook: DeclaredWebhook) -> None:
     known = dispatcher.entries.get(webhook.name)
     entry = await _added(dispatcher, webhook) if known is None else await _changed(dispatcher, known, webhook)
     entry.given = webhook.secrets
@@ -66,7 +66,7 @@ async def _added(dispatcher: Dispatcher, webhook: DeclaredWebhook) -> WebhookEnt
         webhook.name, webhook.url, webhook.kind, webhook.of, OWNER, datetime.now(UTC), webhook.name,
         webhook.where, webhook.select, webhook.batch, declared=True,
     )  # fmt: skip
-    entry = WebhookEntry(hook, WebhookProgress(ChannelProgress(await _latest(dispatcher, webhook))))
+    entry = WebhookEntry(hook, WebhookProgress(ChannelProgress(await _latest_cursor(dispatcher, webhook))))
     await dispatcher.resources.store.register(hook, entry.at_rest.progress)
     dispatcher.entries[hook.id] = entry
     return entry
@@ -75,8 +75,8 @@ async def _added(dispatcher: Dispatcher, webhook: DeclaredWebhook) -> WebhookEnt
 async def _changed(dispatcher: Dispatcher, entry: WebhookEntry, webhook: DeclaredWebhook) -> WebhookEntry:
     """Update a declared webhook. A new address must answer a challenge.
 
-    If the filter changes, a stream continues from its position, and a view is sent again. If the stream or view
-    changes, delivery starts at its current end.
+    If the filter changes, a stream continues from its position, and a view is sent again. If the webhook is declared
+    for another stream or view, delivery starts at the current end of that one.
     """
     before = entry.hook
     entry.hook = replace(
@@ -93,7 +93,7 @@ async def _changed(dispatcher: Dispatcher, entry: WebhookEntry, webhook: Declare
         entry.hook = replace(entry.hook, verified=False, state=state, reason=None)
     cursor = None
     if (before.kind, before.of) != (webhook.kind, webhook.of):
-        cursor = await _latest(dispatcher, webhook)
+        cursor = await _latest_cursor(dispatcher, webhook)
     elif webhook.kind == "view" and (before.where, before.select) != (webhook.where, webhook.select):
         cursor = EARLIEST
     if cursor is not None:
@@ -102,10 +102,11 @@ async def _changed(dispatcher: Dispatcher, entry: WebhookEntry, webhook: Declare
     return entry
 
 
-async def _latest(dispatcher: Dispatcher, webhook: DeclaredWebhook) -> str:
-    """Return the current end of a webhook's channel, without the webhook's filter, which has no effect on it.
+async def _latest_cursor(dispatcher: Dispatcher, webhook: DeclaredWebhook) -> str:
+    """Return the current end of a webhook's channel.
 
-    A stream that a handler has not created yet counts as empty.
+    The webhook's filter is not applied, because it does not affect the end. A stream that a handler has not created yet
+    counts as empty.
     """
     try:
         async with following(dispatcher.channel(webhook.kind, webhook.of, APP), LATEST) as deliveries:

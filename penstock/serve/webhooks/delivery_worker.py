@@ -45,7 +45,7 @@ NOTING_MAX = 64
 Messages wait to be recorded while the disk is slow or full.
 """
 PENDING_BYTES_MAX = 8 * 1024 * 1024
-"""Maximum size in bytes of the waiting messages on disk. A delivery can exceed this by its own size."""
+"""Maximum size in bytes of the waiting messages on disk. The total can exceed this by the size of one delivery."""
 HELD_BYTES_MAX = 1024 * 1024
 """Maximum size in bytes of the new messages kept in memory, so that they do not have to be read again before they are
 sent."""
@@ -76,7 +76,7 @@ class DeliveryWorker:
         self._resources = resources
         self._grant = grant
         self._split = split
-        self._target = _endpoint(hook, resources.allowed)
+        self._target = _endpoint_or_halt(hook, resources.allowed)
         self._patience = resources.patience
         self._bodies: dict[int, bytes] = {}
         self._held = 0
@@ -99,7 +99,7 @@ class DeliveryWorker:
         for message, tries in waiting:
             if tries is not None:
                 self.retrying[message.number] = tries
-            self.lanes.add(message, _monotonic(tries.due) if tries is not None else 0.0)
+            self.lanes.add(message, _retry_due_monotonic(tries.due) if tries is not None else 0.0)
         self._before = None
         reading = asyncio.create_task(self._read(), name=f"webhook {self.hook.id} reads")
         sending = asyncio.create_task(self._dispatch(), name=f"webhook {self.hook.id} sends")
@@ -129,7 +129,7 @@ class DeliveryWorker:
                 await self._follow(caller, self._grant.channel(caller))
             except Busy as error:  # the columns of a view are not known yet, or too many filters are in use
                 await asyncio.sleep(error.retry_after_s)
-            except RequestError as error:  # the stream is gone, the filter no longer matches, the grant was revoked
+            except RequestError as error:  # the stream is gone, the filter no longer matches, or the grant was revoked
                 raise Halt(WebhookState.STOPPED, error.message) from None
 
     async def _follow(self, caller: Caller, channel: Channel) -> None:
@@ -141,7 +141,7 @@ class DeliveryWorker:
                     if self._grant.caller() is not caller:
                         return
                     await self._take(delivery)
-                    del delivery  # it is stored, and the wait for room or for the next one can be long
+                    del delivery  # it has been stored, and the wait for room or for the next delivery can be long
                     await self._room()
         except NotFound:  # the engine has not created it yet
             await asyncio.sleep(NOT_YET_S)
@@ -248,7 +248,7 @@ class DeliveryWorker:
     async def _succeed(self, message: WebhookMessage) -> None:
         """Record a successful webhook delivery. The next message in the lane does not wait for this.
 
-        After a crash both messages are sent again, in order.
+        After a crash both messages may be sent again, in order.
         """
         now, self._failures = datetime.now(UTC), 0
         self.tally = self.tally.taken(now)
@@ -266,14 +266,14 @@ class DeliveryWorker:
             return
         self.retrying[message.number] = tries
         await _durable(lambda: self._resources.store.failed(self.hook.id, message.number, tries, now))
-        self.lanes.back(message, _monotonic(tries.due))
+        self.lanes.back(message, _retry_due_monotonic(tries.due))
 
     async def _bury(self, message: WebhookMessage, dead: DeadMessage) -> None:
         most = max(1, self._resources.settings.webhook_dead_max)
         gone = await _durable(lambda: self._resources.store.bury(self.hook.id, message.number, dead, most))
         self.tally = self.tally.forgot(gone)
         self.dead += 1 - gone
-        _log.warning("webhook %s gave up message %d after %d attempts", self.hook.id, message.number, dead.tries)
+        _log.warning("webhook %s gave up on message %d after %d attempts", self.hook.id, message.number, dead.tries)
         self._finish(message)
 
     def _finish(self, message: WebhookMessage) -> None:
@@ -297,7 +297,7 @@ class DeliveryWorker:
         self._paused_until = max(self._paused_until, time.monotonic() + seconds)
 
 
-def _endpoint(hook: Hook, allowed: Allowed) -> WebhookAddress:
+def _endpoint_or_halt(hook: Hook, allowed: Allowed) -> WebhookAddress:
     try:
         return endpoint(hook.url, allowed)
     except BadParameter as error:
@@ -305,7 +305,7 @@ def _endpoint(hook: Hook, allowed: Allowed) -> WebhookAddress:
 
 
 async def _durable(write: Callable[[], Awaitable[T]]) -> T:
-    """Run a write of webhooks and return its result. Retries while the disk is full."""
+    """Run a write to the store of webhooks, and return its result. Retries while the disk is full."""
     while True:
         try:
             return await write()
@@ -313,5 +313,5 @@ async def _durable(write: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(error.retry_after_s)
 
 
-def _monotonic(due: datetime) -> float:
+def _retry_due_monotonic(due: datetime) -> float:
     return time.monotonic() + (due - datetime.now(UTC)) / timedelta(seconds=1)

@@ -152,8 +152,8 @@ class Dispatcher:
         return entry.delivery_worker
 
     async def _part(self, entry: WebhookEntry) -> None:
-        """Drop the webhook's worker and reload its state from the store, because it might have been stopped before it
-        received the last result."""
+        """Drop the webhook's worker and reload the webhook's progress from the store, because the worker might have
+        been stopped before it received its last result."""
         if entry.delivery_worker is not None:
             entry.at_rest, entry.delivery_worker = entry.delivery_worker.known, None
             with suppress(StorageError):
@@ -162,15 +162,17 @@ class Dispatcher:
     # challenges
 
     def require_turn(self, entry: WebhookEntry) -> None:
-        """Count a challenge that the owner requests. Raises `RateLimited` if it comes too soon after the previous one.
+        """Count a challenge that the owner requests. Raises `RateLimited` if the request comes too soon after the
+        previous one.
 
-        The receiver has not agreed to be called. The second challenge is allowed immediately; after that, the delay
-        doubles each time.
+        This protects the receiver, which has not agreed to be called. The second challenge is allowed immediately;
+        after that, the delay doubles each time.
         """
         now = time.monotonic()
         if now < entry.request_at:
             wait_s = math.ceil(entry.request_at - now)
-            raise RateLimited("the address of this webhook was challenged a moment ago", retry_after_s=wait_s)
+            message = "this webhook's address was challenged a moment ago; try again later"
+            raise RateLimited(message, retry_after_s=wait_s)
         entry.requested += 1
         if entry.requested > 1:
             entry.request_at = now + doubled_s(1.0, CHALLENGE_S_MAX, entry.requested)

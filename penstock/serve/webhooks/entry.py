@@ -20,7 +20,7 @@ Behind = Callable[[str, str, str], int | None]
 class WebhookEntry:
     """A webhook in memory. `lock` is held while its state changes.
 
-    `bearer` is the caller who registered the webhook, if that caller is only identified by a token or certificate.
+    `bearer` is the caller who registered the webhook, if that caller is identified only by a token or certificate.
     `given` contains the secrets of a webhook declared by the app. `bearer` and `given` are not stored in the file.
     """
 
@@ -51,8 +51,8 @@ class WebhookEntry:
         return list(self.given) if self.hook.declared else self.hook.signing(datetime.now(UTC))
 
     def figures(self, behind: Behind) -> dict[str, Any]:
-        """Return the webhook's figures for callers who can see the app's figures. They show the address without path
-        and query."""
+        """Return the webhook's figures for callers who can see the app's figures. The figures include the address, but
+        not its path and query."""
         hook, known, delivery_worker = self.hook, self.known, self.delivery_worker
         parts = urlsplit(hook.url)
         return {

@@ -1,4 +1,4 @@
-"""Limit on the number of addresses that a caller can have challenged.
+"""Limit on the number of addresses that the gateway challenges for a caller.
 
 The receiver at the address of a new webhook has not agreed to be called. Without a limit, a caller could register and
 remove webhooks in a loop, and send the address any number of challenges.
@@ -25,7 +25,7 @@ class Invitations:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._clear_at: dict[str, float] = {}
-        """By caller's name, the time when that caller's count will reach zero."""
+        """For each caller's name, the time when that caller's count will reach zero."""
 
     def take(self, caller: str) -> None:
         """Count a webhook registration. Raises `RateLimited` if too many of the caller's addresses have not
@@ -34,14 +34,17 @@ class Invitations:
         clear_at = max(now, self._clear_at.get(caller, now)) + FORGET_S
         wait_s = clear_at - now - UNANSWERED_MAX * FORGET_S
         if wait_s > 0:
-            message = f"{UNANSWERED_MAX} addresses that you registered have not answered their challenge"
+            message = (
+                f"{UNANSWERED_MAX} addresses that you registered have not answered their challenge yet; try again later"
+            )
             raise RateLimited(message, retry_after_s=math.ceil(wait_s))
         if caller not in self._clear_at:
             self._make_room(now)
         self._clear_at[caller] = clear_at
 
     def _make_room(self, now: float) -> None:
-        """Drop webhook callers whose count is zero, or else the caller whose count would be zero first."""
+        """Drop all webhook callers whose count is zero or, if there are none, the caller whose count would reach zero
+        first."""
         if len(self._clear_at) < CALLERS_MAX:
             return
         self._clear_at = {name: at for name, at in self._clear_at.items() if at > now}

@@ -42,7 +42,7 @@ class Lanes:
     def add(self, message: WebhookMessage, due: float = 0.0) -> None:
         """Add a webhook message at the end of its lane.
 
-        `due` only applies if the message is the first in its lane. A message that was added earlier keeps its place.
+        `due` applies only if the message is the first in its lane. A message that was added earlier keeps its place.
         """
         if message.number in self._numbers:
             return

@@ -56,33 +56,33 @@ class Splitter:
         Only the last message has the delivery's cursor. All other messages have the cursor `before` the delivery, so
         resuming from any of them misses nothing.
         """
-        pieces = list(self._pieces(delivery))
-        head, last = self._head(delivery, now, before), self._head(delivery, now, delivery.cursor)
+        pieces = list(self._message_bodies(delivery))
+        head, last = self._message_head(delivery, now, before), self._message_head(delivery, now, delivery.cursor)
         heads = [head] * (len(pieces) - 1) + [last]
         return [
             self._message(number, lane, start + data + b"}")
             for number, (start, (lane, data)) in enumerate(zip(heads, pieces, strict=False), first)
         ]
 
-    def _pieces(self, delivery: Delivery) -> Iterator[tuple[bytes | None, bytes]]:
+    def _message_bodies(self, delivery: Delivery) -> Iterator[tuple[bytes | None, bytes]]:
         if delivery.kind == "reset":
             yield None, delivery.data
         elif delivery.kind == "snapshot":
-            parts = list(_chunks(_decode(delivery.data).rows, SNAPSHOT_ROWS_MAX)) or [[]]
+            parts = list(_message_chunks(_decode(delivery.data).rows, SNAPSHOT_ROWS_MAX)) or [[]]
             for number, rows in enumerate(parts, 1):
                 yield None, b'{"rows":%b,"part":%d,"parts":%d}' % (join([*map(bytes, rows)]), number, len(parts))
         elif delivery.kind == "change" and self.kind == "stream":
-            yield from self._events(_decode(delivery.data).events)
+            yield from self._event_bodies(_decode(delivery.data).events)
         elif delivery.kind == "change":
-            yield from self._rows(_decode(delivery.data))
+            yield from self._change_bodies(_decode(delivery.data))
 
-    def _events(self, events: Sequence[msgspec.Raw]) -> Iterator[tuple[bytes, bytes]]:
-        for chunk in _chunks(events, self.batch):
+    def _event_bodies(self, events: Sequence[msgspec.Raw]) -> Iterator[tuple[bytes, bytes]]:
+        for chunk in _message_chunks(events, self.batch):
             yield self._lane(chunk[0]), b'{"events":%b}' % join([*map(bytes, chunk)])
 
-    def _rows(self, data: _Data) -> Iterator[tuple[bytes, bytes]]:
+    def _change_bodies(self, data: _Data) -> Iterator[tuple[bytes, bytes]]:
         rows = [(False, row) for row in data.upserts] + [(True, row) for row in data.deletes]
-        for chunk in _chunks(rows, self.batch):
+        for chunk in _message_chunks(rows, self.batch):
             upserts = join([bytes(row) for deleted, row in chunk if not deleted])
             deletes = join([bytes(row) for deleted, row in chunk if deleted])
             yield self._lane(chunk[0][1]), b'{"upserts":%b,"deletes":%b}' % (upserts, deletes)
@@ -96,7 +96,7 @@ class Splitter:
         values = msgspec.json.encode([row[column] for column in self.key])
         return blake2b(values, digest_size=_LANE_BYTES).digest()
 
-    def _head(self, delivery: Delivery, now: datetime, cursor: str) -> bytes:
+    def _message_head(self, delivery: Delivery, now: datetime, cursor: str) -> bytes:
         known = {
             "type": f"{self.kind}.{delivery.kind}",
             "timestamp": now.astimezone(UTC),
@@ -110,7 +110,7 @@ class Splitter:
         return WebhookMessage(number, digest, len(body), lane), body
 
 
-def _chunks(items: Sequence[Any], most: int) -> Iterator[list[Any]]:
+def _message_chunks(items: Sequence[Any], most: int) -> Iterator[list[Any]]:
     """Yield lists of at most `most` items. A list also ends when its items reach `MESSAGE_BYTES_MAX`."""
     chunk, size = list[Any](), 0
     for item in items:
@@ -131,11 +131,11 @@ def lane_key(kind: str, key: tuple[str, ...], select: str | None) -> tuple[str, 
     """
     if kind == "view" or select is None:
         return key
-    chosen = {_unquoted(column) for column in _items(select)}
+    chosen = {_unquoted_column(column) for column in _select_items(select)}
     return key if all(column in chosen for column in key) else ()
 
 
-def _items(select: str) -> list[str]:
+def _select_items(select: str) -> list[str]:
     """Split a webhook's select list at commas outside brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for letter in select:
@@ -154,5 +154,5 @@ def _items(select: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def _unquoted(name: str) -> str:
+def _unquoted_column(name: str) -> str:
     return name[1:-1] if len(name) > 1 and name[0] == name[-1] and name[0] in '"`' else name

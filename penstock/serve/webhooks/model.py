@@ -27,7 +27,8 @@ class WebhookState(StrEnum):
 
 
 class Signing(msgspec.Struct, frozen=True):
-    """A webhook's signing secret. After it is replaced, messages are signed with both secrets until `until`."""
+    """A webhook's signing secret. After it is replaced, messages are signed with the old and the new secret until
+    `until`."""
 
     secret: str
     until: datetime | None = None
@@ -112,7 +113,7 @@ class DeliveryTally(msgspec.Struct, frozen=True):
 
 
 class WebhookProgress(msgspec.Struct, frozen=True):
-    """The progress of a webhook: its position and tally, and the numbers of its dead letters and waiting messages."""
+    """The progress of a webhook: its position and tally, and how many dead letters and waiting messages it has."""
 
     progress: ChannelProgress
     tally: DeliveryTally = DeliveryTally()
@@ -150,7 +151,7 @@ class DeliveryAttempts(msgspec.Struct, frozen=True):
 
 
 class DeadMessage(msgspec.Struct, frozen=True):
-    """A webhook's message that was given up."""
+    """A dead letter: a webhook's message that was given up."""
 
     at: datetime
     tries: int

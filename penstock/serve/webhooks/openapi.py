@@ -74,20 +74,22 @@ WEBHOOK_SCHEMAS: Object = {
 def webhook_paths(operation: Callable[..., Object]) -> Object:
     """Return the paths of webhooks. `operation` builds each operation."""
     one: Object = {"$ref": "#/components/schemas/Webhook"}
-    listed = _answer(webhooks={"type": "array", "items": one})
+    listed = _webhook_object_answer(webhooks={"type": "array", "items": one})
     paths = {
         "/v1/webhooks": {
             "get": operation("Webhooks of the caller", {"200": listed}),
-            "post": _taking(_WANTED, operation("Register a webhook", {"201": _shown(one)}, also=_REFUSED)),
+            "post": _with_webhook_body(
+                _WANTED, operation("Register a webhook", {"201": _webhook_schema_answer(one)}, also=_REFUSED)
+            ),
         },
         "/v1/webhooks/{id}": {
-            "get": operation("A webhook", {"200": _shown(one)}, also=("404",)),
+            "get": operation("A webhook", {"200": _webhook_schema_answer(one)}, also=("404",)),
             "delete": operation("Remove a webhook", {"204": {"description": "Removed."}}, also=("404", "409", "507")),
         },
         "/v1/webhooks/{id}/dead": {
             "get": operation(
                 "Dead letters",
-                {"200": _answer(dead={"type": "array", "items": {"type": "object"}})},
+                {"200": _webhook_object_answer(dead={"type": "array", "items": {"type": "object"}})},
                 parameters=_DEAD,
                 also=("404",),
             )
@@ -98,13 +100,18 @@ def webhook_paths(operation: Callable[..., Object]) -> Object:
         ("resume", "Resume a webhook", None, one),
         ("verify", "Send a challenge now", None, one),
         ("rotate", "Create a new secret", None, one),
-        ("redrive", "Restart from another cursor", _fields(since={"type": "string", "minLength": 1}), one),
-        ("dead/redrive", "Retry dead letters", _fields((), number={"type": ["integer", "null"]}), None),
+        (
+            "redrive",
+            "Restart from another cursor",
+            _webhook_request_schema(since={"type": "string", "minLength": 1}),
+            one,
+        ),
+        ("dead/redrive", "Retry dead letters", _webhook_request_schema((), number={"type": ["integer", "null"]}), None),
     )
     for path, summary, wanted, shown in actions:
-        answer = _answer(redriven=_COUNT) if shown is None else _shown(shown)
+        answer = _webhook_object_answer(redriven=_COUNT) if shown is None else _webhook_schema_answer(shown)
         post = operation(summary, {"200": answer}, also=_REFUSED)
-        paths[f"/v1/webhooks/{{id}}/{path}"] = {"post": post if wanted is None else _taking(wanted, post)}
+        paths[f"/v1/webhooks/{{id}}/{path}"] = {"post": post if wanted is None else _with_webhook_body(wanted, post)}
     return {path: ({"parameters": [_ID]} if "{id}" in path else {}) | item for path, item in paths.items()}
 
 
@@ -112,19 +119,19 @@ _REFUSED = ("404", "409", "413", "507")
 _GONE: Object = {"description": "Removed."}
 
 
-def _fields(required: tuple[str, ...] | None = None, **properties: Object) -> Object:
+def _webhook_request_schema(required: tuple[str, ...] | None = None, **properties: Object) -> Object:
     chosen = list(properties) if required is None else list(required)
     return {"type": "object", "required": chosen, "additionalProperties": False, "properties": properties}
 
 
-def _taking(schema: Object, operation: Object) -> Object:
+def _with_webhook_body(schema: Object, operation: Object) -> Object:
     needed = bool(schema["required"])
     return operation | {"requestBody": {"required": needed, "content": {"application/json": {"schema": schema}}}}
 
 
-def _answer(**properties: Object) -> Object:
-    return _shown({"type": "object", "required": list(properties), "properties": properties})
+def _webhook_object_answer(**properties: Object) -> Object:
+    return _webhook_schema_answer({"type": "object", "required": list(properties), "properties": properties})
 
 
-def _shown(schema: Object) -> Object:
+def _webhook_schema_answer(schema: Object) -> Object:
     return {"description": "Success.", "content": {"application/json": {"schema": schema}}}

@@ -62,7 +62,8 @@ class Registry:
         """The error that disabled webhooks, if their file cannot be used."""
 
     async def start(self, channel: Callable[[str, str, Caller], Channel]) -> None:
-        """Open the webhooks' file and start the active webhooks. A damaged file only disables webhooks."""
+        """Open the webhooks' file and start the active webhooks. If the file is damaged, webhooks are disabled, and the
+        rest of the gateway works."""
         try:
             store = await asyncio.to_thread(self._open_store, self._around.fatal)
             hooks = await store.read(store.hooks)
@@ -137,7 +138,9 @@ class Registry:
         return self._description(entry), secret
 
     def listed(self, caller: Caller) -> list[Description]:
-        return [self._description(entry) for entry in self._ready().entries.values() if _sees(caller, entry.hook)]
+        return [
+            self._description(entry) for entry in self._ready().entries.values() if _sees_webhook(caller, entry.hook)
+        ]
 
     def get(self, caller: Caller, id: str) -> Description:
         return self._description(self._entry(caller, id))
@@ -193,7 +196,7 @@ class Registry:
         """Create a new secret for a webhook. Messages are also signed with the previous secret for some time."""
         dispatcher, entry = self._ready(), self._entry(caller, id)
         if entry.hook.declared:
-            raise Conflict("the secret of this webhook comes from the app: change it there")
+            raise Conflict("this webhook's secret comes from the app: change it there")
         async with entry.lock:
             now, secret = datetime.now(UTC), new_secret()
             until = now + timedelta(hours=self._settings.webhook_grace_hours)
@@ -250,7 +253,7 @@ class Registry:
 
     def _entry(self, caller: Caller, id: str) -> WebhookEntry:
         entry = self._ready().entries.get(id)
-        if entry is None or not _sees(caller, entry.hook):
+        if entry is None or not _sees_webhook(caller, entry.hook):
             raise NotFound(f"there is no webhook {id[:80]!r}")
         return entry
 
@@ -265,7 +268,7 @@ class Registry:
         return entry.bearer is None or entry.hook.owner != caller.name
 
     def _bearer(self, caller: Caller) -> Caller | None:
-        """Return the webhook's caller if it is only identified by a token or certificate.
+        """Return the webhook's caller if that caller is identified only by a token or certificate.
 
         The caller is kept for as long as this process runs.
         """
@@ -283,5 +286,5 @@ class Registry:
         return since if since else EARLIEST
 
 
-def _sees(caller: Caller, hook: Hook) -> bool:
+def _sees_webhook(caller: Caller, hook: Hook) -> bool:
     return caller.is_admin or hook.belongs_to(caller)

@@ -11,7 +11,7 @@ from penstock.core.settings import Settings
 from penstock.serve.webhooks.model import DeliveryAttempts
 
 JITTER = 0.5
-"""The random part of a delay, as a fraction, which prevents many webhooks from retrying at once."""
+"""The random part of a delay, as a fraction of the whole. It prevents many webhooks from retrying at once."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Patience:
         )
 
     def delay_s(self, failures: int, chance: Random) -> float:
-        """Return the delay of a delivery after a number of failures: doubled each time, up to a limit."""
+        """Return the delay before the next delivery attempt after this many failures: doubled each time, up to a
+        limit."""
         return Backoff(self.first_s, self.longest_s, JITTER).wait_s(failures - 1, chance.random())
 
     def after(

@@ -13,9 +13,9 @@ Waiting = tuple[str, asyncio.Future[bool]]
 class Slots:
     """Slots for sending webhook messages, given to waiters in order. Not thread-safe.
 
-    In addition to the shared slots, each webhook has its own slot, so a slow receiver that occupies all shared slots
-    does not keep other webhooks from sending one message at a time. All webhooks that send to the same host share the
-    host's slots.
+    In addition to the shared slots, each webhook has its own slot. So even if a slow receiver occupies all shared
+    slots, other webhooks can send one message at a time. All webhooks that send to the same host share the host's
+    slots.
     """
 
     def __init__(self, most: int, most_of_host: int) -> None:
@@ -41,7 +41,7 @@ class Slots:
                 self._give_back(webhook, own)
 
     async def _take(self, webhook: str) -> bool:
-        """Wait for a slot for sending; return whether it is the webhook's own slot."""
+        """Wait for a slot to send in, and return whether it is the webhook's own slot."""
         if webhook not in self._own:
             self._own.add(webhook)
             return True

@@ -27,7 +27,7 @@ ANSWER_BYTES_MAX = 64 * 1024
 LOOK_UPS_MAX = 8
 """Maximum number of names resolved at once. An unresponsive name server must not delay anything except webhooks."""
 CONNECTS_MAX = 2
-"""Maximum number of a host's addresses that one attempt connects to."""
+"""Maximum number of a host's addresses that one attempt tries to connect to."""
 Resolver = Callable[[str, int], Awaitable[list[str]]]
 _USER_AGENT = f"Penstock/{__version__}"
 
@@ -106,7 +106,7 @@ class WebhookTransport:
                 future.set_exception(ValueError("the host name cannot be resolved"))
 
         def look_up() -> None:
-            addresses = _look_up(host, port)
+            addresses = _resolve_webhook_host(host, port)
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(done, addresses)
 
@@ -131,16 +131,16 @@ class WebhookTransport:
                 port=target.port,
                 target=target.target.encode(),
             )
-            request = httpcore.Request("POST", url, headers=_heads(target, headers, body), content=body)
+            request = httpcore.Request("POST", url, headers=_request_headers(target, headers, body), content=body)
             response = await connection.handle_async_request(request)
             try:
                 named = {name.decode("latin-1").lower(): text.decode("latin-1") for name, text in response.headers}
-                return WebhookResponse(response.status, named, await _read(response))
+                return WebhookResponse(response.status, named, await _read_response(response))
             finally:
                 await response.aclose()
 
 
-async def _read(response: httpcore.Response) -> bytes:
+async def _read_response(response: httpcore.Response) -> bytes:
     """Return the beginning of the receiver's response, without waiting for the rest."""
     body = b""
     async for piece in response.aiter_stream():
@@ -150,7 +150,7 @@ async def _read(response: httpcore.Response) -> bytes:
     return body[:ANSWER_BYTES_MAX]
 
 
-def _heads(target: WebhookAddress, headers: Mapping[str, str], body: bytes) -> list[tuple[str, str]]:
+def _request_headers(target: WebhookAddress, headers: Mapping[str, str], body: bytes) -> list[tuple[str, str]]:
     always = {
         "Host": target.authority,
         "User-Agent": _USER_AGENT,
@@ -188,7 +188,7 @@ class _Pinned(httpcore.AnyIOBackend):
         raise httpcore.ConnectError("webhooks cannot use Unix sockets")
 
 
-def _look_up(host: str, port: int) -> list[str] | None:
+def _resolve_webhook_host(host: str, port: int) -> list[str] | None:
     try:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -197,7 +197,7 @@ def _look_up(host: str, port: int) -> list[str] | None:
 
 
 def _trusting() -> ssl.SSLContext:
-    """Return a TLS context for webhooks that trusts the system's CAs (or `SSL_CERT_FILE`) and the CAs of the package
+    """Return a TLS context for webhooks. It trusts the system's CAs (or `SSL_CERT_FILE`) and the CAs of the package
     `certifi`."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -94,7 +94,7 @@ def test_of_a_file_that_is_half_rubbish_the_good_half_is_read() -> None:
     assert partly(b'[{"a":1},{"a":', "x.json") == ([{"a": 1}], "the array ends too early")
     assert partly(b'[{"a":1} {"a":2}]', "x.json") == ([{"a": 1}], "a comma is missing in the array")
     assert partly(b'[{"a":1}] x', "x.json") == ([{"a": 1}], "unexpected data after the array")
-    assert partly(b'[1,"%s"]' % (b"x" * 200_000), "x.json") == ([1], "an item has more than 1000 bytes")
+    assert partly(b'[1,"%s"]' % (b"x" * 200_000), "x.json") == ([1], "an item is larger than 1000 bytes")
     assert partly(b"[" * 100_000, "x.json")[0] == []
     zipped = gzip.compress(b"".join(b'{"a":%d}\n' % random.getrandbits(60) for _ in range(50_000)))
     values, why = partly(zipped[: len(zipped) // 2], "x.jsonl.gz")
@@ -173,7 +173,7 @@ def test_a_row_of_a_csv_that_is_none_is_given_as_it_stands_and_the_next_ones_are
     lines = read(data, "x.csv")
     assert lines[:4] == [b'{"a":"1","b":"2"}', b"1,2,3", b'"x"y,2', b"\xff,2"]
     assert lines[4:] == [b"x" * (BYTES_MAX + 1), b'{"a":"3","b":"4"}', b'"never closed,']
-    assert partly(b"a,a\n1,2\n", "x.csv") == ([], "the first row must name each column once")
+    assert partly(b"a,a\n1,2\n", "x.csv") == ([], "the first row must contain a different name for each column")
 
 
 @alone
@@ -304,7 +304,7 @@ def test_a_file_that_comes_far_too_late_is_reported_and_not_read(
         assert shelf.read() == []
         assert time.monotonic() < deadline
     assert shelf.arrivals.late == ["11.ndjson"]
-    assert "11.ndjson and 0 more arrived after 5 files with later names, and are not read" in caplog.text
+    assert "11.ndjson and 0 more files are skipped, because they arrived after 5 files with later names" in caplog.text
 
 
 def test_the_mark_has_room_in_the_worst_case(tmp_path: Path) -> None:
@@ -399,7 +399,7 @@ async def test_a_bad_file_is_reported_and_stops_nothing(tmp_path: Path, caplog: 
             await until(lambda: not (tmp_path / "3.json").exists())
             await until(lambda: status.state == "connected")
             assert numbers(log) == [1, 2, 3]
-    assert caplog.text.count("could not be read to its end, and is skipped") == 2
+    assert caplog.text.count("is skipped, because it could not be read to its end") == 2
     assert sorted(path.name for path in (tmp_path / "failed").iterdir()) == ["1.json", "2.parquet"]
 
 
@@ -412,7 +412,7 @@ async def test_the_status_names_the_bad_file(tmp_path: Path) -> None:
         await until(lambda: numbers(log) == [3])
         await until(lambda: status.error is not None)
         assert status.state == "connected"
-        assert str(status.error).startswith("2.parquet could not be read to its end, and is skipped: ")
+        assert str(status.error).startswith("2.parquet is skipped, because it could not be read to its end: ")
 
 
 @in_loop

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.app.app import App
-from penstock.app.graph import check
+from penstock.app.check import check
 from penstock.collect.decode import BodyDecoder
 from penstock.collect.ingress import Ingress
 from penstock.collect.sources.udp.inbox import Unfit
@@ -81,7 +81,7 @@ RUBBISH = [
     (b"hits:1|c|@1.5", "the rate '1.5' must be above 0 and at most 1"),
     (b"hits:1|c|@-1", "the rate '-1' must be above 0 and at most 1"),
     (b"hits:1|c|@nan", "the value 'nan' is not a number"),
-    (b"hits:1|c|T1e300", "the time '1e300' is not in the years 1 to 9999"),
+    (b"hits:1|c|T1e300", "the time '1e300' is not between the years 1 and 9999"),
     (b"hits:1|c|?", "the part '?' is unknown"),
     (b"_e{5,4}:title|text", "DogStatsD events and service checks are not metrics"),
     (b"_sc|name|0", "DogStatsD events and service checks are not metrics"),
@@ -111,7 +111,7 @@ def test_a_line_that_is_no_metric_has_a_reason(line: bytes, reason: str) -> None
         (b";a=b 1 2", "it has no name"),
         (b"a nan 2", "the value 'nan' is not a number"),
         (b"a 1 N", "the value 'N' is not a number"),
-        (b"a 1 1e20", "the time '1e20' is not in the years 1 to 9999"),
+        (b"a 1 1e20", "the time '1e20' is not between the years 1 and 9999"),
         (b"a\xff 1 1", "it is not valid UTF-8"),
     ],
 )

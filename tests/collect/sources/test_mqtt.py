@@ -164,7 +164,7 @@ async def test_an_event_over_its_bound_is_a_dead_letter_and_the_source_goes_on(t
             sender.send("t", b"small", 2)
             await until(lambda: stored(log) == [b"small"])
             [letter] = log.events("raw.rejected")
-            assert letter["reason"] == "The event has 100000 bytes; the limit is 1000"
+            assert letter["reason"] == "The event is 100000 bytes long; the limit is 1000"
 
 
 @both

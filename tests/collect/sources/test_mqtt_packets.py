@@ -98,7 +98,7 @@ def test_properties_of_every_type_are_read_over() -> None:
 @pytest.mark.parametrize(
     ("version", "sent", "reason"),
     [
-        (5, b"\x30\xff\xff\xff\xff\x01", "more than four bytes"),
+        (5, b"\x30\xff\xff\xff\xff\x01", "longer than four bytes"),
         (5, framed(0x36, b"\x00\x01t\x00\x01\x00"), "QoS 3"),
         (5, framed(0x32, b"\x00\x01t\x00\x00\x00"), "identifier of 0"),
         (3, framed(0x30, b"\x00\x01+"), "has an invalid topic"),
@@ -107,7 +107,7 @@ def test_properties_of_every_type_are_read_over() -> None:
         (3, framed(0x30, b"\x00\x01\x00"), "NUL character"),
         (5, framed(0x30, b"\x00\x01t\x02\x7f\x00"), "no property 0x7f"),
         (5, framed(0x20, b"\x02\x00"), "reserved"),
-        (3, framed(0x20, b"\x00\x00\x00"), "too many"),
+        (3, framed(0x20, b"\x00\x00\x00"), "too long"),
         (3, disconnect(0), "must not send a DISCONNECT packet"),
         (5, framed(0x40, b"\x00\x01"), "cannot begin with 0x40"),
     ],

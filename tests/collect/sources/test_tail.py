@@ -291,7 +291,7 @@ def test_when_the_old_file_was_removed_all_newer_ones_are_read(
     beside(path, ".3").unlink()
     reader.restart()
     assert reader.read() == [b"after 0", b"after 1", b"after 2"]
-    assert "no longer exists; continuing with app.log.2" in caplog.text
+    assert "no longer exists; continuing at the start of app.log.2" in caplog.text
 
 
 def test_a_file_that_was_copied_and_not_yet_truncated_is_read_once(path: Path, reader: Reader) -> None:

@@ -288,12 +288,18 @@ def test_a_password_with_a_comma_is_not_shown_as_a_server() -> None:
 @pytest.mark.parametrize(
     ("location", "message"),
     [
-        ("ws://other.example/live?token=hidden", "redirects to ws://other.example/live, which is not followed"),
-        ("ws://user:hidden@other.example/live", "redirects to ws://other.example/live, which is not followed"),
-        ("https://other.example/live?token=hidden", "redirects to https://other.example/live, which is not followed"),
-        ("wss://hidden@other.example/live", "redirects to wss://other.example/live, which is not followed"),
-        ("wss://x:hidden/", "redirects to (an address that cannot be read), which is not followed"),
-        ("wss://[hidden", "redirects to (an address that cannot be read), which is not followed"),
+        (
+            "ws://other.example/live?token=hidden",
+            "redirects to ws://other.example/live, but redirects are not followed",
+        ),
+        ("ws://user:hidden@other.example/live", "redirects to ws://other.example/live, but redirects are not followed"),
+        (
+            "https://other.example/live?token=hidden",
+            "redirects to https://other.example/live, but redirects are not followed",
+        ),
+        ("wss://hidden@other.example/live", "redirects to wss://other.example/live, but redirects are not followed"),
+        ("wss://x:hidden/", "redirects to (an address that cannot be read), but redirects are not followed"),
+        ("wss://[hidden", "redirects to (an address that cannot be read), but redirects are not followed"),
     ],
 )
 @in_loop

@@ -25,8 +25,8 @@ import msgspec
 
 DONE_MAX = 1_000
 DONE_AT_MOST = 1_800
-"""Maximum number of names in a mark, at 8 characters each. There are more than `DONE_MAX` while a file with an earlier
-name is still pending.
+"""Maximum number of names in a mark, at 8 characters each: normally `DONE_MAX`, and up to `DONE_AT_MOST` while a file
+with an earlier name is still pending.
 
 At `DONE_AT_MOST`, the mark is close to its size limit.
 """
@@ -41,7 +41,7 @@ _log = logging.getLogger("penstock.collect")
 
 
 class Arrival(NamedTuple):
-    """A file in the source's folder to read, and how many of its rows were already read."""
+    """A file to read in the source's folder, and how many of its rows have already been read."""
 
     name: str
     inode: int
@@ -52,8 +52,8 @@ class Arrival(NamedTuple):
 
 
 class Mark(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """The folder source's mark: the current file and the number of its rows that were read, or, in `end`, how to put
-    the file away.
+    """The folder source's mark: the current file and how many of its rows have been read, or, in `end`, how to put the
+    file away.
 
     Also the name below which all files are finished (`below`), the latest change time of a finished file (`ctime`), and
     the finished names above `below` (`done`).
@@ -107,7 +107,7 @@ class Arrivals:
         if self.noted.file and (resumed := self._resumed()):
             return resumed
         while self._pending:
-            arrival = _stat(self.folder, self._pending[0])
+            arrival = _stat_arrival(self.folder, self._pending[0])
             if arrival is None:
                 self._pending.pop(0)
             elif self._is_settled(arrival):
@@ -124,7 +124,7 @@ class Arrivals:
     def finished(self, arrival: Arrival, failed: bool) -> str:
         """Return the source's mark after the current file is finished.
 
-        Once it is durable, call `put_away` unless files are kept.
+        Once the mark is durable, call `put_away`, unless files are kept.
         """
         noted = self.noted
         if self.keep:
@@ -137,12 +137,13 @@ class Arrivals:
         return msgspec.json.encode(self.noted).decode()
 
     def put_away(self) -> None:
-        """Move or delete the finished file. A file that could not be read is moved, never deleted. Durable on return.
+        """Move or delete the finished file. A file that could not be read is moved, never deleted.
 
-        Otherwise the file could reappear after a power cut, when the mark no longer contains it.
+        Durable on return, because otherwise the file could reappear after a power cut, when the mark no longer contains
+        it.
         """
         name, end = self.noted.file, self.noted.end
-        self.noted, same = Mark(), self._same(_stat(self.folder, name))
+        self.noted, same = Mark(), self._same(_stat_arrival(self.folder, name))
         if not same:
             return
         path = self.folder / name
@@ -151,9 +152,9 @@ class Arrivals:
         else:
             target = self.folder / end
             target.mkdir(exist_ok=True)
-            path.rename(_free(target / name))
-            _sync(target)
-        _sync(self.folder)
+            path.rename(_free_path(target / name))
+            _sync_folder(target)
+        _sync_folder(self.folder)
 
     def _same(self, arrival: Arrival | None) -> bool:
         return arrival is not None and arrival[:4] == self._identity
@@ -167,7 +168,7 @@ class Arrivals:
         if self.noted.end:
             self.put_away()
             return None
-        arrival, row = _stat(self.folder, self.noted.file), self.noted.row
+        arrival, row = _stat_arrival(self.folder, self.noted.file), self.noted.row
         if self._same(arrival) and arrival is not None:
             return self._begun(arrival._replace(row=row))
         _log.warning("%s/%s was changed or removed after %d of its rows were read", self.folder, self.noted.file, row)
@@ -184,8 +185,8 @@ class Arrivals:
         return arrival
 
     def _raised(self, below: str) -> str:
-        """Return the name below which all files are finished. It is raised if the mark has too many names, but not past
-        a pending file unless there are more than `DONE_AT_MOST`."""
+        """Return the name below which all files count as finished. If the mark has too many names, this is a later name
+        than `below`, but not past a pending file unless there are more than `DONE_AT_MOST` names."""
         first_pending = self._pending[0] if self._pending else None
         while len(self._done) > DONE_MAX:
             lowest = min(self._done)
@@ -211,8 +212,8 @@ class Arrivals:
         self._folder_mtime = changed if trusted else 0
 
     def _new(self) -> Iterator[str]:
-        """Yield the names of new files. The names of finished files that no longer exist are deleted, so they can be
-        used again."""
+        """Yield the names of new files. Removes the names of finished files that no longer exist from the mark, so that
+        they can be used again."""
         noted = self.noted.done
         known = {noted[at : at + 8] for at in range(0, len(noted), 8)} if self.keep else set()
         self._done = set()
@@ -239,20 +240,20 @@ class Arrivals:
         if self._late_ctime > self._told_ctime:
             self._told_ctime = self._late_ctime
             _log.error(
-                "%s: %s and %d more arrived after %d files with later names, and are not read",
+                "%s: %s and %d more files are skipped, because they arrived after %d files with later names",
                 self.folder, self.late[0], len(self.late) - 1, DONE_MAX,
             )  # fmt: skip
 
     def _is_settled(self, arrival: Arrival) -> bool:
-        """Return whether nothing was written to the file for `settle_s`, based on its modification time or on how long
-        it was watched."""
+        """Return whether nothing has been written to the file for `settle_s`, based on its modification time or on how
+        long it has been watched."""
         now = time.monotonic()
         if self._watched is None or self._watched[0] != arrival:
             self._watched = (arrival, now)
         return max(time.time() - arrival.mtime / 1e9, now - self._watched[1]) >= self.settle_s
 
 
-def _stat(folder: Path, name: str) -> Arrival | None:
+def _stat_arrival(folder: Path, name: str) -> Arrival | None:
     try:
         status = (folder / name).stat()
     except FileNotFoundError:
@@ -260,7 +261,7 @@ def _stat(folder: Path, name: str) -> Arrival | None:
     return Arrival(name, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def _free(path: Path) -> Path:
+def _free_path(path: Path) -> Path:
     """Return an unused path for a finished file, so that no file that was put away earlier is overwritten."""
     candidate, number = path, 0
     while candidate.exists():
@@ -269,7 +270,7 @@ def _free(path: Path) -> Path:
     return candidate
 
 
-def _sync(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

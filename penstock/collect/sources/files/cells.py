@@ -33,49 +33,49 @@ Cell = Callable[[str], Any]
 def cells(header: Sequence[str], event: type[Event] | None) -> list[Cell]:
     """Return one converter per CSV column. A column that is not a field of the class stays a string."""
     known = {field.name: field for field in fields(event)} if event is not None else {}
-    return [_cell(known[name]) if name in known else str for name in header]
+    return [_cell_of_field(known[name]) if name in known else str for name in header]
 
 
-def _cell(field: Field) -> Cell:
-    convert, empty = _converter(field), _empty(field)
+def _cell_of_field(field: Field) -> Cell:
+    convert, empty = _cell_converter(field), _empty_cell(field)
     if convert is str:
         return lambda text: text or empty
     return lambda text: convert(text.strip()) if text.strip() else empty
 
 
-def _empty(field: Field) -> Any:
+def _empty_cell(field: Field) -> Any:
     if field.nullable:
         return None
     return "" if field.base is str else LEFT_OUT
 
 
-def _converter(field: Field) -> Cell:
+def _cell_converter(field: Field) -> Cell:
     base, inner = field.base, get_args(field.base)
     if field.epoch or base is int or (get_origin(base) is Literal and isinstance(inner[0], int)):
-        return _whole
+        return _whole_number_cell
     if base is bool:
         return lambda text: TRUTH.get(text.lower(), text)
     if base is float:
-        return _number
+        return _number_cell
     if get_origin(base) in (list, dict) or (isinstance(base, type) and issubclass(base, Record)):
-        return _nested
+        return _nested_cell
     if isinstance(base, type) and issubclass(base, enum.Enum):
-        return _whole if all(isinstance(member.value, int) for member in base) else str
+        return _whole_number_cell if all(isinstance(member.value, int) for member in base) else str
     return str if base is str or get_origin(base) is Literal else str.strip
 
 
-def _whole(text: str) -> Any:
+def _whole_number_cell(text: str) -> Any:
     return int(text) if _WHOLE.fullmatch(text) else text
 
 
-def _number(text: str) -> Any:
+def _number_cell(text: str) -> Any:
     """Convert a number in a CSV cell. A value that JSON cannot express as a number, such as nan or 1e999, stays a
     string."""
     value = float(text) if _NUMBER.fullmatch(text) else math.inf
     return value if math.isfinite(value) else text
 
 
-def _nested(text: str) -> Any:
+def _nested_cell(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except (ValueError, RecursionError):

@@ -20,7 +20,7 @@ from penstock.core.contracts import SourceStatus, SourceWriter
 from penstock.core.errors import DeclarationError
 
 ROWS = 500
-"""Rows put in one go; with `READ_BYTES`, it bounds how long the event loop is blocked."""
+"""Number of rows put in one go. Together with `READ_BYTES`, it bounds how long the event loop is blocked."""
 TEMPORARY = (".tmp", ".temp", ".part", ".partial", ".filepart", ".crdownload", ".swp", "~")
 DONE = ("keep", "move", "delete")
 _log = logging.getLogger("penstock.collect")
@@ -31,10 +31,10 @@ class FolderSource(FileSource):
     """Reads each file in the folder `path` once, in name order. Implements `contracts.Source`.
 
     Each row is put once and in order, even after kill -9, because the current file and row are committed with the
-    events. A file is complete when nobody has written to it for `settle_s`; a file of that age that is renamed into the
-    folder is complete at once. Hidden and temporary files are ignored. The order is by name, not by time, because names
-    are unique and stay the same after a restart or in a copy of the folder. While a file is still being written, later
-    files wait.
+    events. A file is complete when nobody has written to it for `settle_s`; a file that is already that old when it is
+    renamed into the folder is complete at once. Hidden and temporary files are ignored. The order is by name, not by
+    time, because names are unique and stay the same after a restart or in a copy of the folder. While a file is still
+    being written, later files wait.
 
     If a file cannot be read to its end, the log and the status report it, and the next file is read.
     """
@@ -67,7 +67,7 @@ class FolderSource(FileSource):
         try:
             while True:
                 arrival = await in_thread(arrivals.next)
-                status.state, status.error = "connected", bad or _remark(arrivals)
+                status.state, status.error = "connected", bad or _folder_warning(arrivals)
                 if arrival is None:
                     await asyncio.sleep(self.poll_s)
                 else:
@@ -105,7 +105,7 @@ class FolderSource(FileSource):
         except FileNotFoundError:
             return None
         except (BadFile, PermissionError) as error:
-            why = f"{arrival.name} could not be read to its end, and is skipped: {error}"
+            why = f"{arrival.name} is skipped, because it could not be read to its end: {error}"
             _log.error("source %s: %s", self.address, why)
         durable = await source_writer.note(arrivals.finished(arrival, failed=why is not None))
         if self.done != "keep":
@@ -116,7 +116,7 @@ class FolderSource(FileSource):
     async def _put_rows(
         self, arrival: Arrival, arrivals: Arrivals, source_writer: SourceWriter, status: SourceStatus
     ) -> None:
-        file = await in_thread(lambda: _opened(Path(self.path), arrival))
+        file = await in_thread(lambda: _opened_arrival(Path(self.path), arrival))
         try:
             kind = self.format or format_of(arrival.name) or ""
             reader = _Reader(
@@ -135,10 +135,10 @@ class FolderSource(FileSource):
     def _look_if_changed(self, file: BinaryIO, arrival: Arrival) -> None:
         now = os.fstat(file.fileno())
         if (now.st_size, now.st_mtime_ns) != (arrival.size, arrival.mtime):
-            _log.warning("source %s: %s changed while it was read; increase settle_s", self.address, arrival.name)
+            _log.warning("source %s: %s changed while it was being read; increase settle_s", self.address, arrival.name)
 
 
-def _opened(folder: Path, arrival: Arrival) -> BinaryIO:
+def _opened_arrival(folder: Path, arrival: Arrival) -> BinaryIO:
     """Open a file of the folder. Raises FileNotFoundError if it was replaced."""
     file = open(folder / arrival.name, "rb")  # noqa: SIM115
     now = os.fstat(file.fileno())
@@ -172,12 +172,12 @@ class _Reader:
         return taken
 
 
-def _remark(arrivals: Arrivals) -> str | None:
+def _folder_warning(arrivals: Arrivals) -> str | None:
     """Return a warning about a folder that otherwise works, or None."""
     if arrivals.late:
         return (
-            f"{arrivals.late[0]} arrived after many files with later names, and is skipped; give it a later name or "
-            "use done='move' for this folder"
+            f"{arrivals.late[0]} is skipped, because it arrived after many files with later names; give it a later "
+            "name or use done='move' for this folder"
         )
     if arrivals.waiting_for is not None:
         return f"waiting for {arrivals.waiting_for}, which is still being written"

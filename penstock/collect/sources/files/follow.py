@@ -26,7 +26,7 @@ ALIKE_BYTES = LAST_BYTES
 Different files may begin with the same few lines.
 """
 PRESERVED_NS = 1_000_000_000
-"""A copy may have lost the fraction of a second of its modification time."""
+"""A copy's modification time may be up to this much earlier, because it may have lost the fraction of a second."""
 _log = logging.getLogger("penstock.collect")
 
 
@@ -79,7 +79,8 @@ class Follower:
         except Rewritten:
             self._leave(None)
             _log.warning(
-                "%s was truncated or rewritten; looking for its copy, then reading it from its start",
+                "%s was truncated or rewritten; looking for a copy of its old contents, then reading the "
+                "file from its start",
                 self.path,
             )
             return FollowStep(more=True)
@@ -93,8 +94,8 @@ class Follower:
         return FollowStep(lines, more=True)
 
     def _is_too_new(self, file: OpenFile) -> bool:
-        """Return whether the file at the path, which was not read yet, was written to, copied and truncated in the
-        meantime.
+        """Return whether the file at the path, which has not been read yet, has been written to, copied and truncated
+        in the meantime.
 
         In that case the copy must be read first: the follower returns to the previous file and continues there.
         """
@@ -170,8 +171,8 @@ class Follower:
     def _is_quiet(self, held: os.stat_result, left: float) -> bool:
         """Return whether writers have had enough time to stop using a rotated file.
 
-        The time is measured from the file's last change, which includes renaming it, or, if the clock is implausible,
-        from the moment when the rotation was noticed.
+        The time is measured from the file's last change (a rename counts as one). If the clock is implausible, it is
+        measured from the moment when the rotation was noticed.
         """
         changed = max(held.st_mtime, held.st_ctime)
         return max(time.time() - changed, time.monotonic() - left) >= self.rotated_wait_s
@@ -206,14 +207,15 @@ class Follower:
         """Open the log file that a position refers to, at that position. None if there is no such file yet.
 
         The file is found by its inode and contents, or by its contents alone if it was copied, compressed or restored.
-        Otherwise, the oldest of the newer files is opened at its start. If nothing was read from the file yet, there
-        are no contents to compare: it may have been copied and truncated, and its copy is then among the newer files.
+        Otherwise, the oldest of the newer files is opened at its start. If nothing has been read from the file yet,
+        there are no contents to compare: it may have been copied and truncated, and its copy is then among the newer
+        files.
         """
         everything = [*([there.current] if there.current else []), *there.older]
         for file in everything if position.offset else there.older:
             if file.inode == position.inode and (same := self._opened(file, position.offset, position)):
                 return same
-        for file in _by_age(there.older, position) if position.offset else ():
+        for file in _copies_by_age(there.older, position) if position.offset else ():
             if same := self._opened(file, position.offset, position):
                 return same
         if same := self._alike(there.current, position):
@@ -234,7 +236,7 @@ class Follower:
         file = self._opened(first, 0)
         if file is not None and position.offset:
             _log.warning(
-                "%s: the file that was read up to byte %d no longer exists; continuing with %s from its start",
+                "%s: the file that was read up to byte %d no longer exists; continuing at the start of %s",
                 self.path, position.offset, first.path.name,
             )  # fmt: skip
         return file
@@ -258,9 +260,9 @@ class Follower:
         return None
 
 
-def _by_age(older: list[ListedFile], position: FilePosition) -> list[ListedFile]:
-    """Return the files that may be a copy of the file that was read, because they are not older. The oldest comes
-    first."""
+def _copies_by_age(older: list[ListedFile], position: FilePosition) -> list[ListedFile]:
+    """Return the files that may be a copy of the file that was read: first those that are not older, then those that
+    are older by at most `PRESERVED_NS`, the newest first."""
     surely = [file for file in older if file.mtime >= position.mtime]
     perhaps = [file for file in older if position.mtime > file.mtime >= position.mtime - PRESERVED_NS]
     return [*surely, *reversed(perhaps)]

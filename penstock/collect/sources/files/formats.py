@@ -47,7 +47,7 @@ def rows(file: BinaryIO, name: str, kind: str, event: type[Event] | None, bytes_
         if kind not in FORMATS:
             raise BadFile("its name has no known suffix; set `format`, or a `pattern` that excludes it")
         if kind == "parquet":
-            yield from _parquet(file, skip)
+            yield from _parquet_rows(file, skip)
             return
         plain = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if name.lower().endswith(".gz") else file
         yield from itertools.islice(_text_rows(plain, kind, event, bytes_max), skip, None)
@@ -65,7 +65,7 @@ def _text_rows(file: BinaryIO, kind: str, event: type[Event] | None, bytes_max: 
     if file.read(len(_BOM)) != _BOM:
         file.seek(0)
     if kind == "csv":
-        return _csv(_Lines(file, bytes_max), event)
+        return _csv_rows(_Lines(file, bytes_max), event)
     if kind == "json":
         return _json_rows(file, bytes_max)
     return filter(bytes.strip, lines(file, bytes_max))
@@ -77,7 +77,7 @@ def _json_rows(file: BinaryIO, bytes_max: int) -> Iterator[bytes]:
     head = file.read(bytes_max + 1)
     file.seek(start)
     if head.lstrip()[:1] == b"[":
-        return _items(_Text(file), bytes_max)
+        return _json_array_items(_Text(file), bytes_max)
     first = next(filter(bytes.strip, head.split(b"\n")), b"")
     with suppress(ValueError, RecursionError):
         msgspec.json.decode(first, type=msgspec.Raw)
@@ -99,7 +99,7 @@ class _Text:
         """Read more of the file's text; False at the end of the file."""
         part = self._file.read(READ_BYTES)
         data = self._left + part
-        keep = _unfinished(data) if part else 0
+        keep = _unfinished_bytes(data) if part else 0
         self._left = data[len(data) - keep :]
         self.text = self.text[self.at :] + data[: len(data) - keep].decode("utf-8", "surrogateescape")
         self.at = 0
@@ -116,7 +116,7 @@ class _Text:
                 return ""
 
 
-def _unfinished(data: bytes) -> int:
+def _unfinished_bytes(data: bytes) -> int:
     """Return how many bytes at the end of a file's text belong to an incomplete character."""
     for back in range(1, min(3, len(data)) + 1):
         byte = data[-back]
@@ -127,13 +127,13 @@ def _unfinished(data: bytes) -> int:
     return 0
 
 
-def _items(source: _Text, bytes_max: int) -> Iterator[bytes]:
+def _json_array_items(source: _Text, bytes_max: int) -> Iterator[bytes]:
     """Yield the items of a JSON file's array, which is never in memory as a whole."""
     source.next_char()
     source.at += 1
     if source.next_char() != "]":
         while True:
-            yield _item(source, bytes_max)
+            yield _json_array_item(source, bytes_max)
             following = source.next_char()
             if following == "]":
                 break
@@ -146,7 +146,7 @@ def _items(source: _Text, bytes_max: int) -> Iterator[bytes]:
         raise BadFile("unexpected data after the array")
 
 
-def _item(source: _Text, bytes_max: int) -> bytes:
+def _json_array_item(source: _Text, bytes_max: int) -> bytes:
     there_is_more = True
     while there_is_more:
         try:
@@ -161,13 +161,13 @@ def _item(source: _Text, bytes_max: int) -> bytes:
                 source.at = end
                 return raw
         if len(source.text) - source.at > bytes_max:
-            raise BadFile(f"an item has more than {bytes_max} bytes")
+            raise BadFile(f"an item is larger than {bytes_max} bytes")
         there_is_more = source.more()
     raise BadFile("the array ends too early")
 
 
 class _Lines:
-    """The lines of a CSV file, and the text read since the last call of `taken`, because a row can span multiple
+    """The lines of a CSV file, and the text read since the last call to `taken`, because a row can span multiple
     lines."""
 
     def __init__(self, file: BinaryIO, bytes_max: int) -> None:
@@ -189,7 +189,7 @@ class _Lines:
         return read
 
 
-def _csv(source: _Lines, event: type[Event] | None) -> Iterator[bytes]:
+def _csv_rows(source: _Lines, event: type[Event] | None) -> Iterator[bytes]:
     """Yield the rows of a CSV file as JSON.
 
     An invalid row, or one that does not match the header, is yielded as is, for the decoder.
@@ -197,9 +197,9 @@ def _csv(source: _Lines, event: type[Event] | None) -> Iterator[bytes]:
     reader = csv.reader(source, strict=True)
     header = [name.strip() for name in next(filter(None, reader), [])]
     if len(set(header)) < len(header) or "" in header[:-1]:
-        raise BadFile("the first row must name each column once")
+        raise BadFile("the first row must contain a different name for each column")
     source.taken()
-    build = _row_builder(header, cells(header, event))
+    build = _csv_row_builder(header, cells(header, event))
     while True:
         try:
             row = next(reader)
@@ -213,7 +213,7 @@ def _csv(source: _Lines, event: type[Event] | None) -> Iterator[bytes]:
             yield raw if whole is None or len(raw) > source.bytes_max else whole
 
 
-def _row_builder(header: list[str], columns: list[Cell]) -> Callable[[list[str]], bytes | None]:
+def _csv_row_builder(header: list[str], columns: list[Cell]) -> Callable[[list[str]], bytes | None]:
     encode = msgspec.json.Encoder().encode
 
     def build(row: list[str]) -> bytes | None:
@@ -225,7 +225,7 @@ def _row_builder(header: list[str], columns: list[Cell]) -> Callable[[list[str]]
     return build
 
 
-def _parquet(file: BinaryIO, skip: int) -> Iterator[bytes]:
+def _parquet_rows(file: BinaryIO, skip: int) -> Iterator[bytes]:
     import pyarrow.parquet as pq
 
     from penstock.core.columns import json_rows

@@ -24,7 +24,7 @@ class Line(NamedTuple):
 
 
 class LineSplitter:
-    r"""Splitter of a file's bytes, arriving in parts, into lines that end in `\n` or `\r\n`.
+    r"""Splits a file's bytes, which arrive in parts, into lines that end in `\n` or `\r\n`.
 
     Only the first `bytes_max + 1` bytes of a longer line are kept, which is enough for the decoder to see that the line
     is too large and to reject it as a dead letter. So `bytes_max` must not be less than the stream's limit, because a
@@ -43,16 +43,16 @@ class LineSplitter:
         whole_lines = []
         for piece in ended:
             self.at += len(piece) + 1
-            whole_lines.append(Line(self._whole(piece), self.at))
+            whole_lines.append(Line(self._whole_line(piece), self.at))
         self.at += len(rest)
         self._hold(rest)
         return whole_lines
 
     def last(self) -> Line | None:
         """Return the file's last line if it has no line ending. Call it when no more bytes will arrive."""
-        return Line(self._whole(b""), self.at) if self._held else None
+        return Line(self._whole_line(b""), self.at) if self._held else None
 
-    def _whole(self, piece: bytes) -> bytes:
+    def _whole_line(self, piece: bytes) -> bytes:
         self._hold(piece)
         line = bytes(self._held)
         self._held.clear()
@@ -90,7 +90,7 @@ def position_of(mark: str, kind: type[T], address: str) -> T:
 async def in_thread(call: Callable[[], T]) -> T:
     """Run a file source's short blocking call in a thread.
 
-    A cancellation waits until the call has ended, so that nothing it uses is closed in the meantime.
+    A cancellation waits until the call has ended, so that nothing that the call uses is closed in the meantime.
     """
     task = asyncio.ensure_future(asyncio.to_thread(call))
     try:

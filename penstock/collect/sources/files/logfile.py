@@ -19,10 +19,10 @@ _log = logging.getLogger("penstock.collect")
 
 
 class FilePosition(msgspec.Struct, frozen=True):
-    """A position in a log file: the file, the offset after the last line, the fingerprint up to there, and the
-    modification time.
+    """A position in a log file: the file, the offset after the last line, the fingerprint of the contents before it,
+    and the modification time.
 
-    `live` is the inode of the file that was last read while it was at the path. Inode 0 means that there was no file
+    `live` is the inode of the last file that was read while it was at the path. Inode 0 means that there was no file
     yet; files written to after `mtime` are new. The device is not stored, because rotated files stay in their folder
     and a reboot may renumber devices.
     """
@@ -70,7 +70,7 @@ class OpenFile:
         self._live = live
         self.at_start = offset == 0
         self._head = self._read_at(0, min(offset, HEAD_BYTES))
-        self._recent = self._before(offset)
+        self._recent = self._bytes_before(offset)
         self._splitter = LineSplitter(offset, bytes_max)
         self.inode = self.status().st_ino
         self.position = self._position(offset, self._head, self._recent, self.mtime)
@@ -78,7 +78,7 @@ class OpenFile:
     def holds(self, position: FilePosition) -> bool:
         """Return whether the log file has the contents that were read up to a position."""
         try:
-            head, last = self._read_at(0, min(position.offset, HEAD_BYTES)), self._before(position.offset)
+            head, last = self._read_at(0, min(position.offset, HEAD_BYTES)), self._bytes_before(position.offset)
         except (OSError, EOFError, zlib.error):
             if self._packed is None:
                 raise
@@ -131,7 +131,7 @@ class OpenFile:
     def _next_part(self) -> bytes:
         """Read new bytes, and the bytes before them, in one call, so that a truncation cannot happen in between."""
         if self._packed is not None:
-            return self._unpacked()
+            return self._unpacked_part()
         known = len(self._recent)
         data = self._read_at(self._splitter.at - known, known + READ_BYTES)
         part = data[known:]
@@ -139,7 +139,7 @@ class OpenFile:
             raise Rewritten
         return part
 
-    def _unpacked(self) -> bytes:
+    def _unpacked_part(self) -> bytes:
         if self._damaged:
             return b""
         try:
@@ -149,7 +149,7 @@ class OpenFile:
             _log.warning("%s is damaged; only the part before the damage is read: %s", self.path, error)
             return b""
 
-    def _before(self, offset: int) -> bytes:
+    def _bytes_before(self, offset: int) -> bytes:
         count = min(offset, LAST_BYTES)
         return self._read_at(offset - count, count)
 

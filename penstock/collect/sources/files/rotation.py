@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 TRIES = 5
 NUMBER_MAX = 99_999
-"""Up to this value, a single number counts rotations, and the highest is the oldest; a larger number is a time."""
+"""Largest single number that counts rotations, in which case the file with the highest number is the oldest. A larger
+number is a time."""
 
 
 class ListedFile(NamedTuple):
@@ -41,17 +42,17 @@ def family(path: Path) -> Family | None:
     Lists the folder until two results agree, because a listing made during a rotation can contain a file twice or not
     at all.
     """
-    before = _listed(path)
+    before = _listed_log_files(path)
     for _ in range(TRIES):
-        now = _listed(path)
+        now = _listed_log_files(path)
         if {file[:2] for file in now} == {file[:2] for file in before}:
-            return _sorted_out(path, now)
+            return _sorted_family(path, now)
         before = now
     return None
 
 
-def _listed(path: Path) -> list[ListedFile]:
-    pattern = _pattern(path.name)
+def _listed_log_files(path: Path) -> list[ListedFile]:
+    pattern = _rotated_name_pattern(path.name)
     try:
         files = [file for file in path.parent.iterdir() if file.name == path.name or pattern.fullmatch(file.name)]
     except FileNotFoundError:
@@ -67,7 +68,7 @@ def _listed(path: Path) -> list[ListedFile]:
     return listed
 
 
-def _pattern(name: str) -> re.Pattern[str]:
+def _rotated_name_pattern(name: str) -> re.Pattern[str]:
     stem, dot, ending = name.rpartition(".")
     rotated = r"[._-](?P<{}>\d[\dT:_.-]*?)Z?"
     after = re.escape(name) + rotated.format("after")
@@ -75,7 +76,7 @@ def _pattern(name: str) -> re.Pattern[str]:
     return re.compile(f"(?:{after}{within})(?:\\.gz)?")
 
 
-def _sorted_out(path: Path, files: list[ListedFile]) -> Family:
+def _sorted_family(path: Path, files: list[ListedFile]) -> Family:
     """Sort a log's rotated files and drop duplicates: a file and its compressed copy count as one.
 
     Both exist while the file is being compressed. The current file may also be a link to one of the other files.
@@ -89,8 +90,8 @@ def _sorted_out(path: Path, files: list[ListedFile]) -> Family:
         and not (current and file.inode == current.inode)
         and not (file.path.suffix == ".gz" and file.path.name.removesuffix(".gz") in names)
     ]
-    keys = {file.path: _numbers(path, file) for file in older}
-    counted = {_is_count(numbers) for numbers in keys.values()}
+    keys = {file.path: _rotation_numbers(path, file) for file in older}
+    counted = {_is_rotation_count(numbers) for numbers in keys.values()}
     if counted == {True}:
         older.sort(key=lambda file: -keys[file.path][0])
     elif counted == {False}:
@@ -100,12 +101,12 @@ def _sorted_out(path: Path, files: list[ListedFile]) -> Family:
     return Family(older, current)
 
 
-def _numbers(path: Path, seen: ListedFile) -> tuple[int, ...]:
+def _rotation_numbers(path: Path, seen: ListedFile) -> tuple[int, ...]:
     """Return the numbers in the part of a log file's name that counts or dates the rotation."""
-    match = _pattern(path.name).fullmatch(seen.path.name)
+    match = _rotated_name_pattern(path.name).fullmatch(seen.path.name)
     text = match and (match["after"] or match.groupdict().get("within"))
     return tuple(map(int, re.findall(r"\d+", text or "0")))
 
 
-def _is_count(numbers: tuple[int, ...]) -> bool:
+def _is_rotation_count(numbers: tuple[int, ...]) -> bool:
     return len(numbers) == 1 and numbers[0] <= NUMBER_MAX

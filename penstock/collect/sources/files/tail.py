@@ -25,9 +25,9 @@ class TailSource(FileSource):
     larger than the limit for events, only its beginning is put, and the decoder rejects that; the whole line is never
     in memory.
 
-    If the file does not exist, the source waits until it does. With `from_start=False`, the complete lines in the file
-    when it is first seen are skipped. After a rotation, a writer that still uses the old file has `rotated_wait_s`
-    after each line to write the next one; then the new file is read.
+    If the file does not exist, the source waits until it does. With `from_start=False`, the complete lines that the
+    file already has when it is first seen are skipped. After a rotation, a writer that still uses the old file has
+    `rotated_wait_s` after each line to write the next one; then the new file is read.
     """
 
     path: str | os.PathLike[str]
@@ -56,7 +56,7 @@ class TailSource(FileSource):
         try:
             while True:
                 step = await in_thread(follower.step)
-                await _hand_over(step, source_writer, status)
+                await _put_follow_step(step, source_writer, status)
                 self._tell(follower, status)
                 if not step.more:
                     await asyncio.sleep(self.poll_s)
@@ -72,7 +72,7 @@ class TailSource(FileSource):
             status.state, status.error = "waiting", f"{self.address} does not exist yet"
 
 
-async def _hand_over(step: FollowStep, source_writer: SourceWriter, status: SourceStatus) -> None:
+async def _put_follow_step(step: FollowStep, source_writer: SourceWriter, status: SourceStatus) -> None:
     if step.note is not None:
         await source_writer.note(step.note.text())
     for line, position in step.lines:

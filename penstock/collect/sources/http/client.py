@@ -36,9 +36,9 @@ _AGAIN = frozenset({408, 425, 429})
 """Statuses that concern only this request, so the next request may succeed."""
 _REMEDIES = {
     401: "check the credentials in `headers`",
-    403: "these credentials are not allowed to read it",
+    403: "these credentials do not give access to this address",
     404: "there is nothing at this address; check it",
-    410: "it is gone for good; remove the source or give it a new address",
+    410: "this address is gone for good; remove the source or change its address",
 }
 
 
@@ -60,8 +60,8 @@ class SourceEndpoint:
     ca_file: str | None = None
 
     def __post_init__(self) -> None:
-        if not _is_address(self.url):
-            raise DeclarationError("`url` is not the address of an HTTP server; it must begin with http:// or https://")
+        if not _is_http_address(self.url):
+            raise DeclarationError("`url` is not an HTTP URL: it must begin with http:// or https://")
         for name, value in self.headers:
             if not _NAME.fullmatch(name) or _NO_VALUE.search(value):
                 raise DeclarationError(
@@ -92,7 +92,7 @@ class HttpOptions(TypedDict, total=False):
 def endpoint_of(url: str, silence_s: float, options: HttpOptions) -> SourceEndpoint:
     """Create the endpoint of an HTTP source. Raises TypeError for an unknown option."""
     for name in options.keys() - HttpOptions.__annotations__.keys():
-        raise TypeError(f"a source over HTTP got an unexpected keyword argument {name!r}")
+        raise TypeError(f"an HTTP source got an unexpected keyword argument {name!r}")
     return SourceEndpoint(
         url,
         tuple((options.get("headers") or {}).items()),
@@ -107,7 +107,7 @@ def backoff_of(options: HttpOptions) -> Backoff:
     return Backoff(options.get("backoff_s", Backoff.first_s), options.get("backoff_max_s", Backoff.most_s))
 
 
-def _is_address(url: str) -> bool:
+def _is_http_address(url: str) -> bool:
     parts = address_parts(url)
     return parts is not None and parts.scheme in ("http", "https") and not _NO_URL.search(url)
 
@@ -163,7 +163,7 @@ class SourceClient:
         """
         if self._transport is None:
             self._transport = await asyncio.to_thread(_transport, self._endpoint)
-        with _sentences(self._endpoint):
+        with _as_response_lost(self._endpoint):
             response = await self._redirected(self._transport, headers, query or {})
             try:
                 _require_success(response)
@@ -179,12 +179,16 @@ class SourceClient:
         url = httpx.URL(self._endpoint.url)
         first, url = url, url.copy_merge_params(dict(query)) if query else url
         for _ in range(self._endpoint.redirects_max):
-            response = await _answer(transport, self._request(url, headers, _origin(url) == _origin(first)))
+            response = await _send_source_request(
+                transport, self._request(url, headers, _url_origin(url) == _url_origin(first))
+            )
             if response.status_code not in (301, 302, 303, 307, 308) or "location" not in response.headers:
                 return response
             await response.aclose()
-            url = _target(url, response.headers["location"])
-        return await _answer(transport, self._request(url, headers, _origin(url) == _origin(first)))
+            url = _redirect_target(url, response.headers["location"])
+        return await _send_source_request(
+            transport, self._request(url, headers, _url_origin(url) == _url_origin(first))
+        )
 
     def _request(self, url: httpx.URL, headers: Mapping[str, str], trusted: bool) -> httpx.Request:
         import httpx
@@ -270,27 +274,29 @@ def _transport(endpoint: SourceEndpoint) -> httpx.AsyncHTTPTransport:
     try:
         import httpx
     except ImportError:
-        raise SourceFailed("sources over HTTP need httpx: pip install httpx") from None
+        raise SourceFailed("HTTP sources need httpx: pip install httpx") from None
     try:
         trusted = ssl.create_default_context(cafile=endpoint.ca_file) if endpoint.ca_file else True
         httpx.URL(endpoint.url)
     except (OSError, ValueError, httpx.InvalidURL):
-        raise SourceFailed(f"{endpoint.address}: the address or the certificate file cannot be read") from None
+        raise SourceFailed(
+            f"{endpoint.address}: either the address is invalid or the certificate file cannot be read"
+        ) from None
     return httpx.AsyncHTTPTransport(verify=trusted)
 
 
-async def _answer(transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
+async def _send_source_request(transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
     """Send one request of a source and return the response with the request attached."""
     response = await transport.handle_async_request(request)
     response.request = request
     return response
 
 
-def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
+def _url_origin(url: httpx.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
 
 
-def _target(url: httpx.URL, location: str) -> httpx.URL:
+def _redirect_target(url: httpx.URL, location: str) -> httpx.URL:
     import httpx
 
     try:
@@ -298,7 +304,7 @@ def _target(url: httpx.URL, location: str) -> httpx.URL:
     except (httpx.InvalidURL, ValueError):
         raise SourceFailed("the server redirects to an invalid address") from None
     if target.scheme not in ("http", "https") or (url.scheme == "https" and target.scheme == "http"):
-        raise SourceFailed("the server redirects to a connection without TLS, which is not followed")
+        raise SourceFailed("the server redirects to an address without TLS; such redirects are not followed")
     return target
 
 
@@ -306,26 +312,28 @@ def _require_success(response: httpx.Response) -> None:
     code = response.status_code
     if code in (200, 204, 304):
         return
-    answer = f"the server returned {code} {_phrase(code)}".rstrip()
+    answer = f"the server returned {code} {_status_phrase(code)}".rstrip()
     if code in _AGAIN or code >= 500:
         asked_s = retry_after_s(response.headers.get("retry-after"), datetime.now(UTC)) or 0.0
         raise ResponseLost(answer, min(asked_s, RETRY_AFTER_S_MAX))
     if 300 <= code < 400:
-        raise SourceFailed(f"{answer} to {_location(response)}: use that address, or allow redirects (`redirects_max`)")
+        raise SourceFailed(
+            f"{answer} to {_redirect_location(response)}: use that address, or allow redirects (`redirects_max`)"
+        )
     raise SourceFailed(
         f"{answer}: {_REMEDIES.get(code, 'it does not accept the request; check the address and options')}"
     )
 
 
-def _location(response: httpx.Response) -> str:
-    """Return the full redirect target of a source's request without secrets, even if the server sent only a path."""
+def _redirect_location(response: httpx.Response) -> str:
+    """Return the full redirect target of a source's request, without secrets, even if the server sent only a path."""
     try:
         return without_secrets(urljoin(str(response.url), response.headers.get("location", "")))
     except ValueError:
         return "an invalid address"
 
 
-def _phrase(code: int) -> str:
+def _status_phrase(code: int) -> str:
     try:
         return HTTPStatus(code).phrase
     except ValueError:
@@ -333,7 +341,7 @@ def _phrase(code: int) -> str:
 
 
 @contextmanager
-def _sentences(endpoint: SourceEndpoint) -> Iterator[None]:
+def _as_response_lost(endpoint: SourceEndpoint) -> Iterator[None]:
     """Convert connection errors in this context to `ResponseLost`, with a message that contains no secrets."""
     import httpx
 
@@ -344,15 +352,16 @@ def _sentences(endpoint: SourceEndpoint) -> Iterator[None]:
     except httpx.ReadTimeout:
         raise ResponseLost(f"the server sent nothing for {endpoint.silence_s:g} s") from None
     except httpx.ConnectError as error:
-        raise ResponseLost(f"could not connect: {_cause(error)}") from None
+        raise ResponseLost(f"could not connect: {_connection_cause(error)}") from None
     except httpx.RemoteProtocolError:
         raise ResponseLost("the connection ended before the response did, or the response is not HTTP") from None
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
         raise ResponseLost(f"the connection broke ({type(error).__name__})") from None
 
 
-def _cause(error: BaseException | None) -> str:
-    """Return the reason for a failed connection, as given by the system or TLS. It contains at most a host name."""
+def _connection_cause(error: BaseException | None) -> str:
+    """Return the reason for a failed connection, as given by the system or TLS. It contains no part of the address
+    except, possibly, a host name."""
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             return f"the certificate is not accepted: {error.verify_message}"

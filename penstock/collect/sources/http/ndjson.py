@@ -1,8 +1,8 @@
 """A source that reads a continuous response line by line: each line is one event.
 
-Each event is stored exactly once if `position` names a field of each event and the server can resume after it: the last
-position is committed in one transaction with its event, and sent with the next request. Without `position`, events that
-are sent while the source is disconnected are missed.
+Each event is stored exactly once if `position` names a field that each event has, and the server can resume after it:
+the last position is committed in one transaction with its event, and sent with the next request. Without `position`,
+events that are sent while the source is disconnected are missed.
 """
 
 from __future__ import annotations
@@ -89,16 +89,16 @@ class _Reading:
             async with aclosing(answer.pieces()) as pieces:
                 async for piece in pieces:
                     for line in lines.feed(piece):
-                        await self._take(line)
+                        await self._put_line(line)
             if answer.whole:
-                await self._take(lines.rest)
+                await self._put_line(lines.rest)
         return "the server ended the response"
 
-    async def _take(self, line: bytes) -> None:
+    async def _put_line(self, line: bytes) -> None:
         """Put one line of the response. Skips blank lines, which only keep the connection alive, and lines that have
         already been received.
 
-        A line without a position is always put.
+        A line without a position is never treated as already received.
         """
         raw = line.strip()
         if not raw:
@@ -133,22 +133,22 @@ class Lines:
     def feed(self, piece: bytes) -> list[bytes]:
         """Return the lines that end in this piece, without line endings."""
         first, *others = piece.split(b"\n")
-        self._append(first)
+        self._append_part(first)
         if not others:
             return []
         lines = [self.rest]
         for part in others:
             self._parts, self._size = [], 0
-            self._append(part)
+            self._append_part(part)
             lines.append(part)
         lines.pop()
         return lines
 
-    def _append(self, part: bytes) -> None:
+    def _append_part(self, part: bytes) -> None:
         self._size += len(part)
         if self._size > self._bytes_max:
             raise SourceFailed(
-                f"a line has more than {self._bytes_max} bytes; increase `event_bytes_max` to allow that"
+                f"a line is longer than {self._bytes_max} bytes; increase `event_bytes_max` to allow that"
             )
         self._parts.append(part)
 

@@ -46,14 +46,14 @@ from penstock.core.clock import loop_time
 from penstock.core.errors import DeclarationError, SourceFailed
 
 JITTER = 0.1
-"""How much a wait varies at random, as a fraction of `every`, so that many pollers do not poll at the same time."""
+"""Random variation of a wait, as a fraction of `every`, so that many pollers do not poll at the same time."""
 VALIDATOR_LENGTH_MAX = 1_024
-"""A longer ETag is ignored, and the document is then fetched again."""
+"""Maximum length of an ETag. A longer one is ignored, and the document is then fetched again."""
 
 
 @dataclass(frozen=True)
 class ItemSelection:
-    """Selects the new events in a document. Pure: see `fresh`.
+    """Selects the new events in a document; see `fresh`, which is a pure function.
 
     `items` is the path of an array, "" if the document is the array, or None if the document is the event. `position`
     selects the items after the last position, in the order of positions. `unique` selects the items that are not among
@@ -178,10 +178,10 @@ class _Polling:
             body = await answer.body(source.body_bytes_max)
             if not answer.whole and not await apart(len(body), is_json, body):
                 raise ResponseLost("the response may have been cut off: the server does not announce its length")
-            return body, _validators(answer)
+            return body, _document_validators(answer)
 
 
-def _validators(answer: HttpResponse) -> dict[str, str | None]:
+def _document_validators(answer: HttpResponse) -> dict[str, str | None]:
     headers = {"etag": answer.header("etag"), "modified": answer.header("last-modified")}
     return {name: value if value and len(value) <= VALIDATOR_LENGTH_MAX else None for name, value in headers.items()}
 
@@ -197,20 +197,22 @@ def fresh(body: bytes, choice: ItemSelection, mark: PollMark) -> list[tuple[byte
     if choice.newest_first:
         items.reverse()
     if choice.position is not None:
-        return list(_after(items, choice, choice.position, mark))
+        return list(_items_after(items, choice, choice.position, mark))
     if choice.unique is not None:
-        return list(_unseen(items, choice, choice.unique, mark))
+        return list(_unseen_items(items, choice, choice.unique, mark))
     return [(item, PollMark()) for item in items]
 
 
-def _after(items: list[bytes], choice: ItemSelection, path: str, mark: PollMark) -> Iterator[tuple[bytes, PollMark]]:
+def _items_after(
+    items: list[bytes], choice: ItemSelection, path: str, mark: PollMark
+) -> Iterator[tuple[bytes, PollMark]]:
     """Yield a document's items after the last position. Raises for an item without a position, because guessing could
     repeat or lose the item."""
     placed = []
     for item in items:
         at = position_at(item, path)
         if at is None:
-            raise SourceFailed(f"an item has no `{path}`; name a field that every item has, or use `unique`")
+            raise SourceFailed(f"an item has no `{path}`; either use a field that every item has, or use `unique`")
         placed.append((at, item))
     if choice.order is not None:
         placed.sort(key=lambda entry: rank(entry[0], choice.order))  # type: ignore[arg-type, return-value]
@@ -224,7 +226,9 @@ def _after(items: list[bytes], choice: ItemSelection, path: str, mark: PollMark)
             yield item, PollMark(at=at)
 
 
-def _unseen(items: list[bytes], choice: ItemSelection, path: str, mark: PollMark) -> Iterator[tuple[bytes, PollMark]]:
+def _unseen_items(
+    items: list[bytes], choice: ItemSelection, path: str, mark: PollMark
+) -> Iterator[tuple[bytes, PollMark]]:
     """Yield a document's items not seen before.
 
     Items still in the document are marked as seen again, so that they are not forgotten.

@@ -39,15 +39,16 @@ _UNREADABLE = (ValueError, RecursionError)
 
 
 async def apart(size: int, function: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
-    """Call a source's function that decodes JSON of this size, in a thread if it would delay the event loop."""
+    """Call a source's function that decodes JSON of the given size. Runs it in a thread if it would delay the event
+    loop."""
     if size <= INLINE_BYTES_MAX:
         return function(*args, **named)
     return await asyncio.to_thread(function, *args, **named)
 
 
 def value_at(raw: bytes, path: str) -> bytes | None:
-    """Return the JSON of an HTTP source at a path such as `meta.offset`, or the complete JSON if the path is empty.
-    None if there is no such path."""
+    """Return the part of an HTTP source's JSON at a path such as `meta.offset`, or all of it if the path is empty. None
+    if there is no such path."""
     part: bytes | msgspec.Raw = raw
     try:
         for name in path.split(".") if path else ():
@@ -82,7 +83,7 @@ def position_at(raw: bytes, path: str) -> str | None:
     Raises `SourceFailed` for any other value, because the source cannot resume from it.
     """
     part = value_at(raw, path)
-    value = None if part is None else _plain(part)
+    value = None if part is None else _plain_position(part)
     if part is None or value is None:
         return None
     text = value if isinstance(value, str) else part.decode()
@@ -91,7 +92,7 @@ def position_at(raw: bytes, path: str) -> str | None:
     return text
 
 
-def _plain(raw: bytes) -> object:
+def _plain_position(raw: bytes) -> object:
     try:
         return _scalar.decode(raw)
     except _UNREADABLE:
@@ -115,7 +116,7 @@ def rank(position: str, order: Order) -> Rank | None:
 
 
 def is_after(position: str, last: str | None, order: Order) -> bool:
-    """Return whether a source's event at `position` comes after the last one put."""
+    """Return whether a source's event at `position` comes after the last event that was put."""
     if last is None or order is None:
         return True
     return rank(position, order) > rank(last, order)  # type: ignore[operator]
@@ -152,7 +153,7 @@ def digest(*parts: bytes) -> str:
 class SeenDigests:
     """The digests of the last `most` events of a source, ordered by when they were last seen.
 
-    Stored in a mark as `text`, read by `of`.
+    A mark contains their `text`, which `of` decodes.
     """
 
     def __init__(self, most: int, digests: Iterable[str] = ()) -> None:
@@ -197,8 +198,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def position_in(kind: type[S], mark: str | None) -> S:
-    """Decode the position in an HTTP source's mark; the start if there is no mark. Raises if the mark belongs to a
-    different kind of source."""
+    """Decode the position in an HTTP source's mark, or return the start position if there is no mark. Raises if the
+    mark belongs to a different kind of source."""
     try:
         return kind() if mark is None else msgspec.json.decode(mark, type=kind)
     except _UNREADABLE:

@@ -50,7 +50,7 @@ class HttpResponse:
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the response's body, decompressed, in pieces of at most `PIECE_BYTES`. Other tasks can run between two
         pieces."""
-        unpack = _unpacker(self.header("content-encoding"))
+        unpack = _body_unpacker(self.header("content-encoding"))
         async for part in self._response.stream:  # type: ignore[union-attr]
             for piece in unpack.pieces(part):
                 yield piece
@@ -70,7 +70,7 @@ class HttpResponse:
                 size += len(piece)
                 if size > bytes_max:
                     raise ResponseLost(
-                        f"the response has more than {bytes_max} bytes; increase `body_bytes_max` to allow that"
+                        f"the response is larger than {bytes_max} bytes; increase `body_bytes_max` to allow that"
                     )
                 parts.append(piece)
         return b"".join(parts)
@@ -107,7 +107,7 @@ class _Gzip:
                 return
 
 
-def _unpacker(encoding: str | None) -> _Plain | _Gzip:
+def _body_unpacker(encoding: str | None) -> _Plain | _Gzip:
     named = (encoding or "identity").strip().lower()
     if named == "identity":
         return _Plain()

@@ -42,7 +42,8 @@ from penstock.core.errors import SourceFailed
 from penstock.core.sse import SseEvent, SseParser, TooLong
 
 NOTE_S = 5.0
-"""How often the id is committed while all events are being ignored, so that a restart does not read them again."""
+"""Seconds between two commits of the id while all events are being ignored, so that a restart does not read them
+again."""
 GROUP_EVENTS = 5_000
 GROUP_BYTES = 2 * 1024 * 1024
 """Number of events and bytes that a source buffer always puts into one commit, unless its settings are lower."""
@@ -117,13 +118,13 @@ class _Following:
     async def _take_all(self, parser: SseParser, piece: bytes) -> None:
         try:
             for event in parser.feed(piece):
-                await self._take(event)
+                await self._take_event(event)
         except TooLong as error:
             raise SourceFailed(f"{error}; raise `event_bytes_max` if you expect such events") from None
         if parser.retry_ms is not None:
             self._run.asked.first_s = parser.retry_ms / 1000
 
-    async def _take(self, event: SseEvent) -> None:
+    async def _take_event(self, event: SseEvent) -> None:
         if _NO_HEADER.search(event.id):
             raise SourceFailed("an event's id contains characters that cannot be sent back to the server in a header")
         if event.type in self._source.warn:
@@ -146,7 +147,9 @@ class _Following:
         known = digest(event.id.encode(), event.type.encode(), data) if event.own and self._source.remember else None
         if known is not None and known in self._seen:
             return
-        items = [data] if self._source.items is None else await apart(len(data), _items, data, self._source.items)
+        items = (
+            [data] if self._source.items is None else await apart(len(data), _sse_event_items, data, self._source.items)
+        )
         fresh, before = items[self._skip :], min(self._skip, len(items))
         marks = self._marks_inside(before, len(fresh))
         if known is not None:
@@ -163,7 +166,7 @@ class _Following:
             await self._move(event.id)
 
     def _marks_inside(self, before: int, count: int) -> list[str]:
-        """Return the source's marks of all events in a group except the last.
+        """Return the source's marks for all events in a group except the last.
 
         There may be thousands, so they are not encoded one by one.
         """
@@ -181,7 +184,7 @@ class _Following:
             await self._groups.note(mark_of(_Mark(last_id, self._seen.text, self._skip)))
 
 
-def _items(data: bytes, path: str) -> list[bytes]:
+def _sse_event_items(data: bytes, path: str) -> list[bytes]:
     """Return the items of a server-sent event.
 
     Data without the array is put unchanged: it is stored or becomes a dead letter, but is never lost silently.
@@ -194,8 +197,8 @@ class _Groups:
     """Puts a source's events in a group so that they become durable together, with the mark on the last event.
 
     Events put without a pause go into one commit, as long as the source buffer has room. So a group waits for the
-    previous one if both together could be too large. A group that is too large for one commit is split across several,
-    and the mark of each event then records how far into the group that event is.
+    previous one if the two together could be too large for one commit. A group that is too large for one commit is
+    split across several, and the mark of each event then records how far into the group that event is.
     """
 
     def __init__(self, source_writer: SourceWriter) -> None:
@@ -209,7 +212,7 @@ class _Groups:
         if self._durable is None or self._durable.done():
             self._events = self._bytes = 0
         if len(group) > 1 and (self._events + len(group) > GROUP_EVENTS or self._bytes + size > GROUP_BYTES):
-            await self._empty()
+            await self._reset_group()
         self._events += len(group)
         self._bytes += size
         for raw, mark in zip(group, marks, strict=True):
@@ -218,7 +221,7 @@ class _Groups:
     async def note(self, mark: str) -> None:
         self._durable = await self._source_writer.note(mark)
 
-    async def _empty(self) -> None:
+    async def _reset_group(self) -> None:
         if self._durable is not None:
             await asyncio.shield(self._durable)
         self._events = self._bytes = 0
@@ -232,7 +235,7 @@ def _require_event_stream(answer: HttpResponse) -> None:
     named = (answer.header("content-type") or "").partition(";")[0].strip().lower()
     if named != "text/event-stream":
         raise ResponseLost(
-            f"the response's type is {named[:80] or 'missing'}, not text/event-stream; check the address"
+            f"the response's content type is {named[:80] or 'missing'}, not text/event-stream; check the address"
         )
 
 

@@ -63,7 +63,7 @@ class PacketDecoder:
         buffer = self._buffer
         if buffer and buffer[0] & 0xF0 != _PUBLISH and buffer[0] not in _OTHERS:
             raise MalformedPacket(f"a packet for a subscriber cannot begin with 0x{buffer[0]:02x}")
-        header = _length(buffer)
+        header = _packet_length(buffer)
         if header is None:
             return None
         length, begin = header
@@ -73,7 +73,7 @@ class PacketDecoder:
             return None
         first, content = buffer[0], bytes(memoryview(buffer)[begin : begin + length])
         del buffer[: begin + length]
-        return _packet(first, content, self._v5)
+        return _decoded_packet(first, content, self._v5)
 
     def _refuse(self, first: int, begin: int, length: int) -> None:
         """Raise `PacketTooLarge`. For a message, wait until its topic has arrived, so that users can find the
@@ -86,7 +86,7 @@ class PacketDecoder:
             raise PacketTooLarge(begin + length, bytes(buffer[begin + 2 : end]).decode(errors="replace"))
 
 
-def _length(buffer: bytearray) -> tuple[int, int] | None:
+def _packet_length(buffer: bytearray) -> tuple[int, int] | None:
     """Return the length of an MQTT packet's contents and where they begin, or None if the header is incomplete."""
     value = 0
     for place in range(1, 5):
@@ -96,16 +96,16 @@ def _length(buffer: bytearray) -> tuple[int, int] | None:
         value |= (byte & 0x7F) << 7 * (place - 1)
         if byte < 0x80:
             return value, place + 1
-    raise MalformedPacket("the length of a packet has more than four bytes")
+    raise MalformedPacket("the length field of a packet is longer than four bytes")
 
 
-def _packet(first: int, content: bytes, v5: bool) -> Packet:
+def _decoded_packet(first: int, content: bytes, v5: bool) -> Packet:
     rest = _Bytes(content)
     if first & 0xF0 == _PUBLISH:
         return _publish(first, rest, v5)
     packet = _OTHERS[first](rest, v5)
     if rest.left:
-        raise MalformedPacket(f"{type(packet).__name__} has {rest.left} bytes too many")
+        raise MalformedPacket(f"{type(packet).__name__} is {rest.left} bytes too long")
     return packet
 
 
@@ -136,7 +136,7 @@ def _connack(rest: _Bytes, v5: bool) -> ConnAck:
 def _pubrel(rest: _Bytes, v5: bool) -> PubRel:
     packet = PubRel(rest.packet_id())
     if v5:
-        _reason(rest)
+        _reason_code(rest)
     return packet
 
 
@@ -162,10 +162,10 @@ def _pingresp(rest: _Bytes, v5: bool) -> PingResp:
 def _disconnect(rest: _Bytes, v5: bool) -> Disconnect:
     if not v5:
         raise MalformedPacket("in MQTT 3.1.1, brokers must not send a DISCONNECT packet")
-    return Disconnect(*_reason(rest))
+    return Disconnect(*_reason_code(rest))
 
 
-def _reason(rest: _Bytes) -> tuple[int, Properties]:
+def _reason_code(rest: _Bytes) -> tuple[int, Properties]:
     """Decode an MQTT reason code and properties, which may both be missing at the end of a packet."""
     code = rest.u8() if rest.left else 0
     return code, rest.properties() if rest.left else _NONE
@@ -232,7 +232,7 @@ class _Bytes:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
-        raise MalformedPacket("a number has more than four bytes")
+        raise MalformedPacket("a number is longer than four bytes")
 
     def properties(self) -> Properties:
         """Decode MQTT 5 properties, by number. If a property occurs more than once, the last value wins."""

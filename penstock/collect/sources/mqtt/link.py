@@ -39,7 +39,7 @@ _REASONS: Mapping[int, str] = {
     0: "no reason given", 1: "the protocol version is not supported", 2: "the client id is refused",
     3: "the broker is unavailable",
     4: "bad user name or password", 5: "not authorised", 0x80: "unspecified error", 0x81: "malformed packet",
-    0x82: "protocol error", 0x83: "the broker refused", 0x84: "the protocol version is not supported",
+    0x82: "protocol error", 0x83: "a reason specific to this broker", 0x84: "the protocol version is not supported",
     0x85: "the client id is refused", 0x86: "bad user name or password", 0x87: "not authorised",
     0x88: "the broker is unavailable", 0x89: "the broker is busy", 0x8A: "banned", 0x8B: "the broker is shutting down",
     0x8C: "bad authentication method", 0x8D: "keep-alive timeout",
@@ -161,19 +161,19 @@ class MqttConnection:
         elif isinstance(packet, PingResp):
             self._session.forget(self._pings.popleft() if self._pings else ())
         elif isinstance(packet, Disconnect):
-            raise _refused("the broker ended the connection", packet.code, packet.properties)
+            raise _refusal_error("the broker ended the connection", packet.code, packet.properties)
 
     async def _greet(self, packet: ConnAck) -> None:
         if packet.code:
-            raise _refused("the broker refused the connection", packet.code, packet.properties)
+            raise _refusal_error("the broker refused the connection", packet.code, packet.properties)
         self._greeted.set_result(packet)
         if not packet.session_present:
             self._session.void()
         await self._subscribe()
 
     async def _subscribe(self) -> None:
-        """Subscribe to our MQTT topics, and unsubscribe from the topics of an earlier declaration that the session
-        still has.
+        """Subscribe to our MQTT topics, and unsubscribe from any topics that the session still has from an earlier
+        declaration.
 
         The filters that the session may have are stored durably before the request is sent, and the confirmation is
         stored when it arrives. A 3.1.1 session that already has the filters is not subscribed again, because the broker
@@ -236,9 +236,10 @@ class MqttConnection:
                 self._answers.task_done()
 
     def _send_ping(self, freed: list[int]) -> None:
-        """Ping the broker.
+        """Ping the broker, and remember the freed ids until it replies.
 
-        The broker's reply proves that it has received everything sent before, so it knows that these ids are free.
+        The broker's reply proves that it has received everything sent before the ping, so it knows that these ids are
+        free.
         """
         self._writer.write(packets.PINGREQ)
         self._pings.append(freed)
@@ -258,16 +259,16 @@ class MqttConnection:
                 raise Ended(f"the broker sent nothing for {keep_alive_s / 2:g} s")
 
 
-def _refused(what: str, code: int, properties: Properties) -> Exception:
-    """Return the error for an MQTT reason code, which is either permanent or can be retried."""
+def _refusal_error(what: str, code: int, properties: Properties) -> Exception:
+    """Return the error for an MQTT reason code: a permanent error, or one after which a retry may succeed."""
     more = properties.get(packets.REASON_STRING) or properties.get(packets.SERVER_REFERENCE)
     sentence = f"{what}: {_REASONS.get(code, f'reason 0x{code:02x}')}"
     if isinstance(more, str):
         sentence += f" ({more[:REASON_LENGTH_MAX]!r})"
-    return SourceFailed(f"{sentence}; {_remedy(code)}") if code in _FINAL else Ended(sentence)
+    return SourceFailed(f"{sentence}; {_refusal_remedy(code)}") if code in _FINAL else Ended(sentence)
 
 
-def _remedy(code: int) -> str:
+def _refusal_remedy(code: int) -> str:
     if code in (1, 0x84):
         return "declare a different version (3 or 5)"
     if code in (2, 0x85):

@@ -86,28 +86,28 @@ class Login:
 def connect(login: Login) -> bytes:
     v5 = login.version == 5
     flags = (login.username is not None) << 7 | (login.password is not None) << 6
-    parts = [_text("MQTT"), struct.pack("!BBH", 5 if v5 else 4, flags, login.keep_alive_s)]
+    parts = [_packet_text("MQTT"), struct.pack("!BBH", 5 if v5 else 4, flags, login.keep_alive_s)]
     if v5:
         chosen = struct.pack("!BIBH", SESSION_EXPIRY, login.session_expiry_s, RECEIVE_MAXIMUM, login.receive_max)
-        parts.append(_varint(len(chosen)) + chosen)
-    parts += [_text(text) for text in (login.client_id, login.username, login.password) if text is not None]
-    return _framed(0x10, *parts)
+        parts.append(_packet_varint(len(chosen)) + chosen)
+    parts += [_packet_text(text) for text in (login.client_id, login.username, login.password) if text is not None]
+    return _framed_packet(0x10, *parts)
 
 
 def subscribe(version: int, packet_id: int, filters: Sequence[str], qos: int, *, retained: bool) -> bytes:
     """Encode a SUBSCRIBE. In version 5, `retained` asks the broker to send retained messages for subscriptions that are
     new to the session; otherwise it never sends them."""
     options = qos | ((1 if retained else 2) << 4 if version == 5 else 0)
-    return _framed(
+    return _framed_packet(
         0x82,
         packet_id.to_bytes(2, "big"),
         _no_properties(version),
-        *(_text(topic_filter) + bytes([options]) for topic_filter in filters),
+        *(_packet_text(topic_filter) + bytes([options]) for topic_filter in filters),
     )
 
 
 def unsubscribe(version: int, packet_id: int, filters: Sequence[str]) -> bytes:
-    return _framed(0xA2, packet_id.to_bytes(2, "big"), _no_properties(version), *map(_text, filters))
+    return _framed_packet(0xA2, packet_id.to_bytes(2, "big"), _no_properties(version), *map(_packet_text, filters))
 
 
 def puback(packet_id: int) -> bytes:
@@ -131,21 +131,21 @@ def disconnect(version: int, code: int = 0) -> bytes:
     return bytes([0xE0, 1, code]) if version == 5 and code else b"\xe0\x00"
 
 
-def _framed(first: int, *parts: bytes) -> bytes:
+def _framed_packet(first: int, *parts: bytes) -> bytes:
     content = b"".join(parts)
-    return bytes([first]) + _varint(len(content)) + content
+    return bytes([first]) + _packet_varint(len(content)) + content
 
 
 def _no_properties(version: int) -> bytes:
     return b"\0" if version == 5 else b""
 
 
-def _text(text: str) -> bytes:
+def _packet_text(text: str) -> bytes:
     encoded = text.encode()
     return len(encoded).to_bytes(2, "big") + encoded
 
 
-def _varint(value: int) -> bytes:
+def _packet_varint(value: int) -> bytes:
     digits = bytearray()
     while value > 0x7F:
         digits.append(value & 0x7F | 0x80)

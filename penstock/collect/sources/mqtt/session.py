@@ -78,16 +78,18 @@ class MqttSession:
     """
 
     def __init__(self, mark: str | None, client_id: str | None) -> None:
-        noted = None if mark is None else _read(mark)
+        noted = None if mark is None else _read_mark(mark)
         if noted is None or client_id not in (None, noted.client):
             noted = _SessionMark(client_id or f"penstock-{secrets.token_hex(6)}")
         self.client_id = noted.client
         self.filters: Sequence[str] = noted.filters
         self.qos = noted.qos
         self.confirmed = noted.confirmed
-        self._taken = {**_records(noted.taken), **_plain(noted.ids)}
-        self._freed = _records(noted.freed)
-        self._bits = _bits(self._taken)  # for the ids in `_taken`; computing them for each message would be slow
+        self._taken = {**_packet_id_records(noted.taken), **_records_from_bits(noted.ids)}
+        self._freed = _packet_id_records(noted.freed)
+        self._bits = _packet_id_bits(
+            self._taken
+        )  # for the ids in `_taken`; computing them for each message would be slow
 
     def is_copy(self, packet_id: int, print_: bytes, *, dup: bool, low: int) -> bool:
         """Return whether an MQTT message is a copy of the message that holds the id. With `dup` and an id above `low`,
@@ -98,19 +100,19 @@ class MqttSession:
         known = self._taken.get(packet_id)
         if known is not None:
             return known[2:] in (print_, b"")
-        return dup and packet_id > low and self._freed.get(packet_id) == _record(packet_id, print_)
+        return dup and packet_id > low and self._freed.get(packet_id) == _packet_id_record(packet_id, print_)
 
     def is_taken(self, packet_id: int) -> bool:
         return packet_id in self._taken
 
     def take(self, packet_id: int, print_: bytes) -> None:
         self._freed.pop(packet_id, None)
-        self._taken[packet_id] = _record(packet_id, print_)
-        _set(self._bits, packet_id, True)
+        self._taken[packet_id] = _packet_id_record(packet_id, print_)
+        _set_packet_id_bit(self._bits, packet_id, True)
 
     def release(self, packet_id: int) -> None:
         record = self._taken.pop(packet_id)
-        _set(self._bits, packet_id, False)
+        _set_packet_id_bit(self._bits, packet_id, False)
         if len(record) == RECORD_BYTES:
             self._freed[packet_id] = record
         while len(self._freed) > PRINTS_MAX:
@@ -125,7 +127,7 @@ class MqttSession:
         """Reset the MQTT session: the broker has no state for it."""
         self._taken.clear()
         self._freed.clear()
-        self._bits = _bits(())
+        self._bits = _packet_id_bits(())
         self.filters, self.confirmed = [], False
 
     def mark(self) -> str:
@@ -135,7 +137,7 @@ class MqttSession:
         if len(self._taken) + (packet_id not in self._taken) > PRINTS_MAX:
             return self._text_of_bits(packet_id, True)
         freed = {other_id: record for other_id, record in self._freed.items() if other_id != packet_id}
-        return self._text({**self._taken, packet_id: _record(packet_id, print_)}, freed)
+        return self._text({**self._taken, packet_id: _packet_id_record(packet_id, print_)}, freed)
 
     def mark_without(self, packet_id: int) -> str:
         if len(self._taken) - 1 > PRINTS_MAX:
@@ -147,7 +149,7 @@ class MqttSession:
         noted = self._noted()
         records = b"".join(taken.values())
         if len(taken) > PRINTS_MAX or len(records) < RECORD_BYTES * len(taken):
-            noted.ids = bytes(_bits(taken))
+            noted.ids = bytes(_packet_id_bits(taken))
         else:
             noted.taken = records
             if len(taken) + len(freed) <= PRINTS_MAX:
@@ -158,7 +160,7 @@ class MqttSession:
         """Return the mark after one more id was taken or freed, in the form used when there are too many ids for
         fingerprints."""
         noted, bits = self._noted(), bytearray(self._bits)
-        _set(bits, packet_id, taken)
+        _set_packet_id_bit(bits, packet_id, taken)
         noted.ids = bytes(bits)
         return msgspec.json.encode(noted).decode()
 
@@ -166,7 +168,7 @@ class MqttSession:
         return _SessionMark(self.client_id, list(self.filters), self.qos, self.confirmed)
 
 
-def _read(mark: str) -> _SessionMark:
+def _read_mark(mark: str) -> _SessionMark:
     try:
         return msgspec.json.decode(mark, type=_SessionMark)
     except msgspec.DecodeError:
@@ -175,29 +177,29 @@ def _read(mark: str) -> _SessionMark:
         ) from None
 
 
-def _records(joined: bytes) -> dict[int, bytes]:
+def _packet_id_records(joined: bytes) -> dict[int, bytes]:
     records = (joined[place : place + RECORD_BYTES] for place in range(0, len(joined), RECORD_BYTES))
     return {int.from_bytes(record[:2], "big"): record for record in records}
 
 
-def _plain(bits: bytes) -> dict[int, bytes]:
+def _records_from_bits(bits: bytes) -> dict[int, bytes]:
     ids = (8 * place + bit for place, byte in enumerate(bits) if byte for bit in range(8) if byte >> bit & 1)
-    return {packet_id: _record(packet_id, b"") for packet_id in ids}
+    return {packet_id: _packet_id_record(packet_id, b"") for packet_id in ids}
 
 
-def _bits(taken: Iterable[int]) -> bytearray:
+def _packet_id_bits(taken: Iterable[int]) -> bytearray:
     bits = bytearray(8192)
     for packet_id in taken:
-        _set(bits, packet_id, True)
+        _set_packet_id_bit(bits, packet_id, True)
     return bits
 
 
-def _set(bits: bytearray, packet_id: int, taken: bool) -> None:
+def _set_packet_id_bit(bits: bytearray, packet_id: int, taken: bool) -> None:
     bit = 1 << (packet_id & 7)
     bits[packet_id >> 3] = bits[packet_id >> 3] | bit if taken else bits[packet_id >> 3] & ~bit
 
 
-def _record(packet_id: int, print_: bytes) -> bytes:
+def _packet_id_record(packet_id: int, print_: bytes) -> bytes:
     return packet_id.to_bytes(2, "big") + print_
 
 
@@ -256,7 +258,7 @@ class MqttInbox:
         return self._last, pubcomp(packet_id)
 
     async def note(self) -> None:
-        """Return once the current MQTT session is durable."""
+        """Store the current MQTT session, and return once it is durable."""
         self._last = await self._source_writer.note(self.session.mark())
         await durable(self._last)
 

@@ -60,7 +60,8 @@ class MqttSource:
     broker restarts and keeps its sessions. A QoS 1 message becomes at least one event, and exactly one if the event
     class has an id. A QoS 0 message may be lost. The QoS of a message is the lower of the publisher's QoS and `qos`.
 
-    Memory: a source buffer's two buffers, one packet of `packet_bytes_max`, and the replies to `receive_max` packets.
+    Memory: the two buffers of the source buffer, one packet of `packet_bytes_max`, and the replies to `receive_max`
+    packets.
     """
 
     url: str
@@ -89,7 +90,9 @@ class MqttSource:
         _check_address(self)
         _check_numbers(self)
         if self.client_id is not None and not (self.client_id.isprintable() and 0 < len(self.client_id) <= CLIENT_MAX):
-            raise DeclarationError(f"the client_id of an MQTT source must have 1 to {CLIENT_MAX} printable characters")
+            raise DeclarationError(
+                f"the client_id of an MQTT source must be 1 to {CLIENT_MAX} printable characters long"
+            )
         if self.version == 3 and self.password is not None and self.username is None:
             raise DeclarationError("MQTT 3.1.1 requires a username if there is a password")
         assert self._topics
@@ -180,7 +183,7 @@ def _check_address(source: MqttSource) -> None:
     parts = address_parts(source.url)
     if parts is None or parts.scheme not in PORTS or parts.path.strip("/") or parts.query or parts.fragment:
         shown = without_secrets(source.url)
-        raise DeclarationError(f"{shown!r} is not the address of an MQTT broker, such as mqtt://host:1883")
+        raise DeclarationError(f"{shown!r} is not an MQTT broker address; use one such as mqtt://host:1883")
     if source.tls is not None and parts.scheme != "mqtts":
         raise DeclarationError("the address of an MQTT source with tls= must begin with mqtts://")
 

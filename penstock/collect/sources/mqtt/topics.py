@@ -55,17 +55,17 @@ class Topics:
     def __init__(self, texts: Sequence[str], value: str | None) -> None:
         if not texts:
             raise DeclarationError("an MQTT source needs at least one topic")
-        self.templates = [_template(text) for text in texts]
+        self.templates = [_topic_template(text) for text in texts]
         self._value = value
         if len(bounded(self.filters)) < len(self.filters):
             raise DeclarationError(
-                f"the topics have more than {FILTERS_LENGTH_MAX} characters in total: use wildcards, or two sources"
+                f"the topics are longer than {FILTERS_LENGTH_MAX} characters in total: use wildcards, or two sources"
             )
         if any(value in template.names.values() for template in self.templates):
-            raise DeclarationError(f"a level of a topic and the payload both use the field {value!r}")
+            raise DeclarationError(f"a topic level and the payload both use the field {value!r}")
         for place, one in enumerate(self.templates):
             for other in self.templates[place + 1 :]:
-                if _overlap(one.levels, other.levels):
+                if _topics_overlap(one.levels, other.levels):
                     raise DeclarationError(
                         f"the topics {one.filter!r} and {other.filter!r} overlap, and a broker may send a message once "
                         "for each: use two sources, or one topic that covers both"
@@ -95,7 +95,7 @@ def bounded(filters: Sequence[str]) -> list[str]:
     return [topic_filter for topic_filter, size in zip(filters, sizes, strict=True) if size <= FILTERS_LENGTH_MAX]
 
 
-def _template(text: str) -> Template:
+def _topic_template(text: str) -> Template:
     if not text or "\0" in text or len(text.encode()) > TEXT_BYTES_MAX:
         raise DeclarationError(f"{text[:80]!r} is not a topic: it is empty, too long, or contains a NUL character")
     if text.startswith("$share/"):
@@ -108,16 +108,16 @@ def _template(text: str) -> Template:
             names[place] = level[1:-1]
             levels[place] = "+"
         elif level not in _WILD and any(mark in level for mark in "{}+#"):
-            raise DeclarationError(f"in the topic {text!r} the level {level!r} must be a word, {{name}}, + or #")
+            raise DeclarationError(f"level {level!r} of topic {text!r} must be a word, {{name}}, + or #")
     if "#" in levels[:-1]:
-        raise DeclarationError(f"in the topic {text!r} # must be the last level")
+        raise DeclarationError(f"# must be the last level of topic {text!r}")
     if len(set(names.values())) < len(names):
         raise DeclarationError(f"the topic {text!r} uses a name twice")
     return Template(levels, names)
 
 
-def _overlap(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Return whether some topic matches both filters."""
+def _topics_overlap(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Return whether there is a topic that matches both filters."""
     if one[0] != other[0] and any(levels[0].startswith("$") for levels in (one, other)):
         return False
     for left, right in zip(one, other, strict=False):

@@ -29,12 +29,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class NatsMark:
-    """A position of a NATS source: after the event number `sequence`, stored at `time_ns`, in the stream that was
-    created at `created`.
+    """The position of a NATS source: after event number `sequence`, which the server stored at `time_ns`, in the stream
+    that was created at `created`.
 
     A recreated stream starts again at 1; `created` detects that. A stream that lost its end in a power cut assigns the
-    same numbers to different events; `time_ns` detects that. `time_ns` is 0 if there was no event yet. Up to `seen`,
-    there were no events for us, or their loss has been reported.
+    same numbers to different events; `time_ns` detects that. `time_ns` is 0 if there was no event yet. After `sequence`
+    and up to `seen`, there were no events for us, or their loss has been reported.
     """
 
     created: str
@@ -97,7 +97,7 @@ class Consumers:
         holds them until the new one exists. At every moment, some consumer holds the events after `mark`.
         """
         retention = retention_of(info)
-        config = self._config(_start(retention, mark, by_time))
+        config = self._config(_consumer_start(retention, mark, by_time))
         if self.durable is None:
             return await self._nameless(js, config, retention)
         keep = self.durable + _KEEP
@@ -189,7 +189,7 @@ def retention_of(info: StreamInfo) -> str:
     return str(RetentionPolicy(info.config.retention or "limits").value)
 
 
-def _start(retention: str, mark: NatsMark, by_time: bool) -> dict[str, Any]:
+def _consumer_start(retention: str, mark: NatsMark, by_time: bool) -> dict[str, Any]:
     """Return where the JetStream consumer starts. A work queue contains only unfinished work, and can only be read from
     its start."""
     from nats.js.api import DeliverPolicy
@@ -197,10 +197,10 @@ def _start(retention: str, mark: NatsMark, by_time: bool) -> dict[str, Any]:
     if retention == "workqueue":
         return {"deliver_policy": DeliverPolicy.ALL}
     if by_time:
-        return {"deliver_policy": DeliverPolicy.BY_START_TIME, "opt_start_time": _rfc3339(mark.time_ns + 1)}
+        return {"deliver_policy": DeliverPolicy.BY_START_TIME, "opt_start_time": _start_time_text(mark.time_ns + 1)}
     return {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": mark.sequence + 1}
 
 
-def _rfc3339(time_ns: int) -> str:
+def _start_time_text(time_ns: int) -> str:
     seconds, rest = divmod(time_ns, 1_000_000_000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"

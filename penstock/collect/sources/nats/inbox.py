@@ -27,7 +27,7 @@ for."""
 
 
 class ConsumerInterrupted(Exception):
-    """A JetStream consumer can deliver no more events, but a new one can. The message is for users."""
+    """A JetStream consumer cannot deliver any more events, but a new consumer can. The message is for users."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class NatsInbox:
         """Request as many NATS events as the limits allow, or a single event if the next one is larger than the
         limits."""
         heartbeat_s = min(self._limits.silent_s / 2.5, EXPIRES_S / 2)
-        wanted = {"expires": _ns(EXPIRES_S), "idle_heartbeat": _ns(heartbeat_s)}
+        wanted = {"expires": _nanoseconds(EXPIRES_S), "idle_heartbeat": _nanoseconds(heartbeat_s)}
         if self._too_large:
             self._wanted = 1
         else:
@@ -147,5 +147,5 @@ class Acknowledger:
         await self._client.flush()
 
 
-def _ns(seconds: float) -> int:
+def _nanoseconds(seconds: float) -> int:
     return int(seconds * 1_000_000_000)

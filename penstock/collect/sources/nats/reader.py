@@ -71,7 +71,7 @@ class NatsReader:
         self._status.state = "connected"
         self._status.error = self._gap_error() if self._gone else None
         may_skip = bool(self._consumers.filters) and retention_of(info) == "limits"
-        await self._pull(client, inbox, ended, (lambda: self._skip(js, name)) if may_skip else _nothing)
+        await self._pull(client, inbox, ended, (lambda: self._skip(js, name)) if may_skip else _skip_nothing)
 
     async def _begin(self, js: JetStreamContext, info: StreamInfo) -> NatsMark:
         """Return the position to continue from. Logs a warning if the stream was recreated or has lost its end."""
@@ -84,7 +84,9 @@ class NatsReader:
             _log.warning("the stream %s was recreated: reading from its first event", self._consumers.stream)
             mark = NatsMark(created, 0)
         elif await is_cut_back(js, info, mark):
-            _log.warning("the stream %s has lost its end: reading the events stored since", self._consumers.stream)
+            _log.warning(
+                "the stream %s has lost its newest events: reading the events stored since then", self._consumers.stream
+            )
             self._is_cut_back = True
             return mark
         return await self._check_start(mark, info)
@@ -115,8 +117,8 @@ class NatsReader:
         """Record how far the stream has advanced with events that are not for us, so that removing them is not reported
         as a gap.
 
-        This is used only to report gaps, never to decide where to start, because in a cluster the two responses may
-        come from two servers.
+        This is used only to report gaps, never to decide where to start, because in a cluster the data about the stream
+        and the data about the consumer may come from different servers.
         """
         stream = await js.stream_info(self._consumers.stream)
         ours = await js.consumer_info(self._consumers.stream, consumer)
@@ -130,7 +132,7 @@ class NatsReader:
     ) -> None:
         """Read NATS events. Two other tasks acknowledge events and watch the connection, and both end with this
         call."""
-        beside = [asyncio.create_task(_when(ended, inbox))]
+        beside = [asyncio.create_task(_end_inbox_after(ended, inbox))]
         self._acknowledger = Acknowledger(client) if self._consumers.durable is not None else None
         if self._acknowledger is not None:
             beside.append(asyncio.create_task(self._acknowledger.run()))
@@ -154,7 +156,7 @@ class NatsReader:
                 await when_idle()
 
     async def _take(self, message: Msg) -> None:
-        """Put a NATS event if it is new. Since no delivery is missing, an event after the last one is the next in
+        """Put a NATS event if it is new. No delivery is missing, so an event after the last one put is the next in
         order."""
         delivery = NatsDelivery.parse(message.reply)
         self._count += 1
@@ -182,9 +184,9 @@ class NatsReader:
         return delivery.sequence <= self._mark.sequence
 
     def _acknowledge_again(self, delivery: NatsDelivery, reply: str) -> None:
-        """Acknowledge again a NATS event put before this connection.
+        """Acknowledge a NATS event again if it was put before this connection.
 
-        Events put in this connection are acknowledged when they are durable.
+        Events put during this connection are acknowledged when they are durable.
         """
         is_settled = delivery.sequence <= self._settled.sequence or self._is_cut_back
         if self._acknowledger is not None and is_settled:
@@ -207,7 +209,7 @@ class NatsReader:
     def _tell_gap(self, missing: int, mark: NatsMark) -> None:
         self._gone += missing
         self._status.error = self._gap_error()
-        _log.error("%s (%d after event %d)", self._status.error, missing, max(mark.sequence, mark.seen))
+        _log.error("%s (%d of them after event %d)", self._status.error, missing, max(mark.sequence, mark.seen))
 
     def _gap_error(self) -> str:
         most = "up to " if self._consumers.filters else ""
@@ -215,10 +217,10 @@ class NatsReader:
         return f"{most}{self._gone} events were removed from the stream {stream} before they could be read"
 
 
-async def _when(ended: asyncio.Event, inbox: NatsInbox) -> None:
+async def _end_inbox_after(ended: asyncio.Event, inbox: NatsInbox) -> None:
     await ended.wait()
     inbox.end()
 
 
-async def _nothing() -> None:
+async def _skip_nothing() -> None:
     pass

@@ -4,8 +4,8 @@
 -9.** The position, the event's sequence in the stream, is committed with the event; each connection creates a consumer
 that starts at that position. If the stream removed events before they could be read, the source reports how many.
 
-Without `durable`, nothing is acknowledged and nothing is left on the server. This is for streams that keep events by
-age or size. Streams that delete acknowledged events (retention `workqueue` or `interest`) need a named consumer;
+Without `durable`, nothing is acknowledged and nothing is left on the server. This mode is for streams that keep events
+by age or size. Streams that delete acknowledged events (retention `workqueue` or `interest`) need a named consumer;
 `durable` sets its name. The source then acknowledges each event when it is durable here.
 """
 
@@ -55,7 +55,7 @@ class NatsLogin:
 
 @dataclass(frozen=True)
 class NatsSource:
-    """Reads the JetStream `stream` at `url`. Implements `contracts.Source`. Creating one opens nothing.
+    """Reads the JetStream `stream` at `url`. Implements `contracts.Source`. Creating a source opens nothing.
 
     `url` can name several servers in a cluster, separated by commas. `subjects` filter the stream; a level `{name}`
     matches any word, and becomes the field `name` of the event. A payload that is not a JSON object goes into the field
@@ -91,13 +91,11 @@ class NatsSource:
             parts = address_parts(server)
             if parts is None or parts.scheme not in ("nats", "tls"):
                 shown = without_secrets(server)
-                raise DeclarationError(
-                    f"{shown!r} is not the address of a NATS server; it must begin with nats:// or tls://"
-                )
+                raise DeclarationError(f"{shown!r} is not a NATS server address; it must begin with nats:// or tls://")
         for name, what in ((self.stream, "stream"), (self.durable, "consumer"), (self.domain, "domain")):
             if name is not None and not _NAME.fullmatch(name):
                 raise DeclarationError(
-                    f"{name!r} is not the name of a {what}: dots, spaces, '*' and '>' are not allowed"
+                    f"{name!r} is not a valid {what} name: dots, spaces, '*' and '>' are not allowed"
                 )
         if self.since not in ("earliest", "latest"):
             raise DeclarationError(f"since must be 'earliest' or 'latest', not {self.since!r}")
@@ -250,7 +248,8 @@ class NatsSource:
 
 
 def _require_library() -> None:
-    """Require both NATS libraries in the extra. The first one imports the second only if there are credentials."""
+    """Raise `SourceFailed` if either NATS library of the extra is missing. The first one imports the second only if
+    there are credentials."""
     if find_spec("nats") is None or find_spec("nkeys") is None:
         raise SourceFailed("the NATS library is missing: pip install 'penstock[nats]'")
 

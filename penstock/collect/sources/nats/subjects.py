@@ -23,9 +23,9 @@ class SubjectPattern:
     def parse(cls, text: str) -> SubjectPattern:
         levels = tuple(text.split("."))
         named = [match[1] for match in map(_NAMED.fullmatch, levels) if match]
-        if not all(_is_level(level, last=number == len(levels)) for number, level in enumerate(levels, 1)):
+        if not all(_is_subject_level(level, last=number == len(levels)) for number, level in enumerate(levels, 1)):
             raise DeclarationError(
-                f"{text!r} is not a subject: its levels are words, '*', '{{name}}' or, as the last one, '>'"
+                f"{text!r} is not a subject: each level must be a word, '*' or '{{name}}'; the last one can be '>'"
             )
         if len(set(named)) < len(named):
             raise DeclarationError(f"{text!r} has two levels with the same name")
@@ -57,7 +57,7 @@ class SubjectPattern:
         return fields if len(words) == len(self.levels) else None
 
 
-def _is_level(level: str, *, last: bool) -> bool:
+def _is_subject_level(level: str, *, last: bool) -> bool:
     if level == ">":
         return last
     return level == "*" or bool(_NAMED.fullmatch(level) or _LITERAL.fullmatch(level))

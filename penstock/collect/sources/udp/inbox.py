@@ -30,7 +30,7 @@ class Unfit(NamedTuple):
 
 
 class DatagramQueue:
-    """The queue between a UDP socket, read whenever it has data, and a source writer that may block.
+    """The queue between a UDP socket, which is read whenever it has data, and a source writer, which may block.
 
     The socket is read with plain `recv` in a reader callback of the event loop, which is the cheapest way in Python
     (1.3 microseconds per datagram; an asyncio protocol takes 17, a uvloop protocol 1.7, and `recvmsg` 1.9). `recv` asks
@@ -80,7 +80,7 @@ class DatagramQueue:
     async def take_the_rest(self) -> None:
         """Read the datagrams still in the kernel and close.
 
-        Reads at most `pending_max`, so that a flood of datagrams cannot delay the end.
+        Reads at most `pending_max`, so that a flood of datagrams cannot delay closing.
         """
         for _ in range(0, self._pending_max, TURN):
             if self._closed or self._read() < TURN:
@@ -89,7 +89,7 @@ class DatagramQueue:
         self.close()
 
     def count_the_rest(self) -> None:
-        """Count the datagrams that could not be put by the end as lost."""
+        """Count as lost the datagrams that could not be put before the end."""
         self._status.lost += self._drops.since() + len(self._pending)
         self._pending.clear()
 
@@ -111,8 +111,8 @@ class DatagramQueue:
     def _read(self) -> int:
         """Read up to `TURN` datagrams, then the kernel's drop count.
 
-        The kernel drops more datagrams only while the socket is full, which triggers another call. So all drops are
-        counted without a timer.
+        The kernel drops more datagrams only while the socket is full, and a full socket triggers another call. So all
+        drops are counted without a timer.
         """
         count, receive, size = 0, self._socket.recv, self._datagram_bytes_max + 1
         try:
@@ -145,10 +145,10 @@ class DatagramQueue:
 class KernelDrops:
     """The number of datagrams that the kernel dropped for a socket, if the system reports it.
 
-    Linux counts drops per socket, and `SO_MEMINFO` returns the count at any time, in a microsecond. The alternatives
-    are slower: as ancillary data (`SO_RXQ_OVFL`), the count requires `recvmsg`, which costs half as much again per
-    datagram, and it arrives only with the next datagram; `/proc/net/udp` lists it among all sockets of the machine.
-    Other systems do not report the drops, so the count is 0.
+    Linux counts drops per socket, and `SO_MEMINFO` returns the count at any time, in a microsecond. The two
+    alternatives are slower. As ancillary data (`SO_RXQ_OVFL`), the count requires `recvmsg`, which costs half as much
+    again per datagram, and it arrives only with the next datagram. In `/proc/net/udp`, the count is listed among those
+    of all sockets of the machine. Other systems do not report the drops, so the count is 0.
     """
 
     def __init__(self, opened: socket.socket) -> None:

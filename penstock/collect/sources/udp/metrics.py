@@ -33,7 +33,7 @@ _KINDS: dict[str, MetricKind] = {
     "s": "set",
 }
 _IGNORED = ("c:", "e:", "card:")
-"""Fields that DogStatsD clients use to inform their agent where they run. They are not about the metric."""
+"""Fields that DogStatsD clients use to tell their agent where they run. They are not about the metric."""
 _is_number = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII).fullmatch
 _encode = msgspec.json.Encoder().encode
 
@@ -68,7 +68,7 @@ def statsd_metrics(line: bytes) -> Iterable[Metric] | str:
 
     NAME:VALUE[:VALUE...]|KIND[|@RATE][|#TAG[:VALUE],...][|TSECONDS]
     """
-    return _judged(_statsd, line)
+    return _parsed_metrics(_statsd_line_metrics, line)
 
 
 def graphite_metrics(line: bytes) -> Iterable[Metric] | str:
@@ -77,10 +77,10 @@ def graphite_metrics(line: bytes) -> Iterable[Metric] | str:
 
     NAME[;TAG=VALUE...] VALUE SECONDS
     """
-    return _judged(_graphite, line)
+    return _parsed_metrics(_graphite_line_metrics, line)
 
 
-def _judged(parse: Callable[[str], Iterable[Metric]], line: bytes) -> Iterable[Metric] | str:
+def _parsed_metrics(parse: Callable[[str], Iterable[Metric]], line: bytes) -> Iterable[Metric] | str:
     try:
         return parse(line.decode())
     except UnicodeDecodeError:
@@ -89,7 +89,7 @@ def _judged(parse: Callable[[str], Iterable[Metric]], line: bytes) -> Iterable[M
         return str(error)
 
 
-def _statsd(line: str) -> Iterable[Metric]:
+def _statsd_line_metrics(line: str) -> Iterable[Metric]:
     """Yield the metrics of a StatsD line. They are created lazily, because a datagram can contain 30,000."""
     name, colon, rest = line.partition(":")
     values, *parts = rest.split("|")
@@ -99,12 +99,12 @@ def _statsd(line: str) -> Iterable[Metric]:
         raise _InvalidLine("it is not of the form NAME:VALUE|KIND")
     kind = _KINDS.get(parts[0])
     if kind is None:
-        raise _InvalidLine(f"the kind {_shown(parts[0])} is not one of {', '.join(_KINDS)}")
-    more = _extensions(parts[1:]) if len(parts) > 1 else {}
+        raise _InvalidLine(f"the kind {_shown_part(parts[0])} is not one of {', '.join(_KINDS)}")
+    more = _statsd_extensions(parts[1:]) if len(parts) > 1 else {}
     if kind == "set" and values:
         return (Metric(name=name, kind=kind, text=values, **more),)
     texts = values.split(":")
-    numbers = [_number(text) for text in texts]
+    numbers = [_metric_number(text) for text in texts]
     if kind == "gauge":
         signed = (text[0] in "+-" for text in texts)
         return (
@@ -114,60 +114,60 @@ def _statsd(line: str) -> Iterable[Metric]:
     return (Metric(name=name, kind=kind, value=number, **more) for number in numbers)
 
 
-def _extensions(parts: Iterable[str]) -> dict[str, Any]:
+def _statsd_extensions(parts: Iterable[str]) -> dict[str, Any]:
     """Parse the parts of a StatsD line after the kind, in any order."""
     extensions: dict[str, Any] = {}
     for part in parts:
         if part.startswith("@"):
-            extensions["rate"] = _rate(part[1:])
+            extensions["rate"] = _sample_rate(part[1:])
         elif part.startswith("#"):
-            extensions["tags"] = _tags(part[1:].split(","), ":")
+            extensions["tags"] = _metric_tags(part[1:].split(","), ":")
         elif part.startswith("T"):
-            extensions["at"] = _time(part[1:])
+            extensions["at"] = _metric_time(part[1:])
         elif not part.startswith(_IGNORED):
-            raise _InvalidLine(f"the part {_shown(part)} is unknown")
+            raise _InvalidLine(f"the part {_shown_part(part)} is unknown")
     return extensions
 
 
-def _graphite(line: str) -> Iterable[Metric]:
+def _graphite_line_metrics(line: str) -> Iterable[Metric]:
     words = line.split()
     if len(words) != 3:
         raise _InvalidLine("it is not of the form NAME VALUE SECONDS")
     name, *tags = words[0].split(";")
     if not name:
         raise _InvalidLine("it has no name")
-    at = None if words[2] == "-1" else _time(words[2])
-    return (Metric(name=name, kind="gauge", value=_number(words[1]), tags=_tags(tags, "="), at=at),)
+    at = None if words[2] == "-1" else _metric_time(words[2])
+    return (Metric(name=name, kind="gauge", value=_metric_number(words[1]), tags=_metric_tags(tags, "="), at=at),)
 
 
-def _tags(texts: Iterable[str], sign: str) -> dict[str, str]:
+def _metric_tags(texts: Iterable[str], sign: str) -> dict[str, str]:
     """Parse a metric's tags. If two tags have the same name, the last one wins."""
     parts = (text.partition(sign) for text in texts if text)
     return {name: value for name, _, value in parts}
 
 
-def _number(text: str) -> float:
+def _metric_number(text: str) -> float:
     """Parse a metric's finite decimal number. (`float` alone would accept "nan", "1_0" and digits from any script.)"""
     if len(text) <= NUMBER_LENGTH_MAX and _is_number(text) and math.isfinite(number := float(text)):
         return number
-    raise _InvalidLine(f"the value {_shown(text)} is not a number")
+    raise _InvalidLine(f"the value {_shown_part(text)} is not a number")
 
 
-def _rate(text: str) -> float:
-    rate = _number(text)
+def _sample_rate(text: str) -> float:
+    rate = _metric_number(text)
     if not 0 < rate <= 1:
-        raise _InvalidLine(f"the rate {_shown(text)} must be above 0 and at most 1")
+        raise _InvalidLine(f"the rate {_shown_part(text)} must be above 0 and at most 1")
     return rate
 
 
-def _time(text: str) -> datetime:
+def _metric_time(text: str) -> datetime:
     try:
-        return datetime.fromtimestamp(_number(text), UTC)
+        return datetime.fromtimestamp(_metric_number(text), UTC)
     except (ArithmeticError, ValueError, OSError):
-        raise _InvalidLine(f"the time {_shown(text)} is not in the years 1 to 9999") from None
+        raise _InvalidLine(f"the time {_shown_part(text)} is not between the years 1 and 9999") from None
 
 
-def _shown(text: str) -> str:
+def _shown_part(text: str) -> str:
     return repr(text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "...")
 
 

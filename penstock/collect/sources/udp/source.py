@@ -34,7 +34,7 @@ MIB = 1024 * 1024
 DATAGRAM_BYTES_MAX = 65_507
 """The largest IPv4 datagram: 65,535 bytes minus the IP and UDP headers."""
 FINISH_S = 3.0
-"""How long a stopped source waits for the source writer to accept the datagrams that were read."""
+"""Seconds that a stopped source waits for the source writer to accept the datagrams that were read."""
 _log = logging.getLogger("penstock.collect")
 _REASONS = {
     errno.EADDRINUSE: "another program is listening there; stop it, or choose another port",

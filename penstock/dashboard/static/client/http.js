@@ -10,7 +10,7 @@ const ANSWER_MS = 60_000;
 const FIRST_MS = 10_000; // an event stream begins at once; if it does not, an intermediary is buffering it
 const SILENCE_MS = 45_000; // three heartbeats of the server
 const POLL_MS = 2_000; // between polls that do not wait on the server
-const AT_ONCE_MS = 1_000; // an empty response to a long poll that arrives sooner than this did not wait on the server
+const AT_ONCE_MS = 1_000; // if an empty response to a long poll arrives sooner than this, the server did not wait
 const STATUS_MIN = 100; // the lowest HTTP status
 
 /** An event stream is blocked, although other responses arrive. */
@@ -114,7 +114,7 @@ export class Http {
       asked = page.cursor;
       if (messages.length) continue;
       if (!wait) await sleep(POLL_MS, signal);
-      else if (Date.now() - began_ms < AT_ONCE_MS) throw new Unwaited("a long poll did not wait");
+      else if (Date.now() - began_ms < AT_ONCE_MS) throw new Unwaited("the server answered a long poll without waiting");
       else waited();
     }
   }
@@ -178,7 +178,8 @@ async function unbroken(waiting, signal) {
   }
 }
 
-/** Returns the error of an unsuccessful response. One cut off within its status line has an invalid status.
+/** Returns the error of an unsuccessful response. A response that was cut off within its status line has an invalid
+ * status.
  * @param {Response} answer */
 async function refusal(answer) {
   if (answer.type === "opaqueredirect") {

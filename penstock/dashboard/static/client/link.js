@@ -183,9 +183,8 @@ export class Link {
     }
   }
 
-  /** Returns the shared socket. If it fails though the gateway answers, an intermediary blocks it, or it was refused,
-   * which a
-   * browser does not reveal: a fallback transport gets through, or shows the reason. */
+  /** Returns the shared socket. If opening it fails although the gateway answers, either an intermediary blocks it, or
+   * it was refused. A browser does not reveal which, but a fallback transport gets through or shows the reason. */
   async #opened() {
     const { signal } = this.#session;
     this.#enter("connecting");

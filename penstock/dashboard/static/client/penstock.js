@@ -112,7 +112,7 @@ export class Penstock {
    */
   follow(kind, name, { where, select, since, last = 0, keep, key } = {}, handlers = {}) {
     const view = kind !== "streams";
-    if (keep && view && !key) throw new TypeError("to keep a view, name its key columns, as in key: ['product']");
+    if (keep && view && !key) throw new TypeError("to keep a view, pass its key columns, as in key: ['product']");
     const copy = keep ? new Copy(view ? (key ?? []) : null, view ? ROWS_MAX : last) : null;
     return this.#follow({ kind, name, where, select }, handlers, { since, last, copy, keep });
   }
@@ -152,7 +152,7 @@ export class Penstock {
    */
   publish(stream, events, { idempotencyKey = randomKey(), signal } = {}) {
     const lane = this.#lanes.get(stream) ?? { waiting: 0, last: Promise.resolve() };
-    if (lane.waiting >= PUBLISHES_MAX) return Promise.reject(new Error(`${PUBLISHES_MAX} calls already wait for ${stream}`));
+    if (lane.waiting >= PUBLISHES_MAX) return Promise.reject(new Error(`${PUBLISHES_MAX} calls are already waiting for ${stream}`));
     const [path, body] = [`v1/streams/${encodeURIComponent(stream)}`, JSON.stringify(events)];
     const until = AbortSignal.any([this.#closing.signal, ...(signal ? [signal] : [])]);
     const sent = lane.last.then(() => this.#post(path, body, idempotencyKey, until));

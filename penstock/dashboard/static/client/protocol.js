@@ -21,7 +21,7 @@ const WAIT_S = 30; // how long a poll waits on the server
 const RETRY_AFTER_MS_MAX = 3_600_000; // a browser's timer fires at once if it is set for weeks
 const EVENT_CHARS_MAX = 2 ** 28; // maximum length of a server-sent event: about the limit of a string in a browser
 
-/** The server refused a request: `status`, `code` and the whole `problem`; `retry` if retrying can help. */
+/** The server refused a request: `status`, `code` and the whole `problem`. `retry` is true if retrying can help. */
 export class Refused extends Error {
   /** @param {any} problem @param {number} [retryAfter_s] */
   constructor(problem, retryAfter_s = 0) {
@@ -42,7 +42,7 @@ export function refusedBy(problem) {
   return new Refused({ status: 500, ...problem });
 }
 
-/** A connection ended or could not be made. `counted` if the back-off has already begun, or none is needed. */
+/** A connection ended or could not be made. `counted` is true if the back-off has already begun, or none is needed. */
 export class Broken extends Error {
   /** @param {string} message @param {boolean} [counted] */
   constructor(message, counted = false) {
@@ -110,7 +110,7 @@ function hasLists(data, ...names) {
   return isObject(data) && names.every((name) => Array.isArray(data[name]));
 }
 
-/** Parser of server-sent events, by the rules of the HTML standard, from text in pieces of any size. */
+/** A parser for server-sent events that follows the HTML standard and accepts text in pieces of any size. */
 export class EventStream {
   /** The last `retry` field. @type {number | null} */
   retry_ms = null;
@@ -242,7 +242,8 @@ export function identity(row, key) {
   return JSON.stringify(key.map((column) => settled(row[column] ?? null)));
 }
 
-/** Returns a value with sorted names in its objects: their order has no meaning. @param {any} value @returns {any} */
+/** Returns a value with the names in its objects sorted, because their order has no meaning.
+ * @param {any} value @returns {any} */
 function settled(value) {
   if (value === null || typeof value !== "object") return value;
   if (Array.isArray(value)) return value.map(settled);

@@ -71,7 +71,7 @@ export class Saver {
   }
 
   /** Switch to another filter, after dropping pending writes for the previous filter. The page is at `cursor` and has
-   * no rows for the new filter yet; null if it has no position either.
+   * no rows for the new filter yet; `cursor` is null if the page has no position either.
    * @param {unknown} target @param {string | null} cursor */
   turn(target, cursor) {
     this.#what = JSON.stringify([this.#whose, target]);

@@ -9,7 +9,7 @@ const OPEN_MS = 10_000;
 const PING_MS = 15_000;
 const UNANSWERED_MAX = 3; // a server that has ignored this many pings is considered gone
 export const WINDOW = 16; // maximum number of a subscription's messages in flight or waiting to be processed
-// from a server that ignores the window: resubscribed from the position, once these are processed
+// messages kept from a server that ignores the window; once they are processed, the page resubscribes from its position
 const INBOX_MAX = 1_000;
 
 const DATA = new Set(["snapshot", "change"]);
@@ -98,7 +98,7 @@ export class Socket {
     const inbox = new Inbox();
     const leave = () => inbox.drop(signal.reason);
     let done = 0;
-    let unsaid = ""; // the cursor to acknowledge, of a snapshot or change: progress marks are not acknowledged
+    let unsaid = ""; // the cursor of a snapshot or change to acknowledge; progress marks are not acknowledged
     this.#inboxes.set(id, inbox);
     signal.addEventListener("abort", leave);
     this.#say({ ...subscriptionOf(target, since), id, window: this.window });

@@ -18,7 +18,7 @@ function kindOf({ type }, sample) {
   return "text";
 }
 
-/** Returns how many decimals to show in a number column: the same for all rows, so that the points are aligned. */
+/** Returns how many decimals to show in a number column: the same for all rows, so that the decimal points line up. */
 function digitsOf(name, entries) {
   const lengths = entries.slice(0, SAMPLE_ROWS).map(({ row }) => {
     const value = row[name];

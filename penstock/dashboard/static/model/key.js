@@ -1,4 +1,4 @@
-// The reader's key, if the app requires one. It is stored for this tab only, and never in an address.
+// The reader's key, if the app requires one. It is stored for this tab only, and is never part of a URL.
 
 import { Signal } from "./signal.js";
 

@@ -5,11 +5,11 @@ import { columnsOf } from "./columns.js";
 export const STATES_MAX = 6;
 const STATE_NAMES = /^(state|status|standing|kind|type|class|category|level|severity|mode|phase)$/i;
 const SAMPLE_ROWS = 2_000;
-const COSINE_MIN = 0.2; // near the poles, a map would be much wider than high
+const COSINE_MIN = 0.2; // near the poles, a map would be much wider than it is high
 const PIXELS_PER_DEGREE_MAX = 55_000; // two metres per pixel: limits how much a single point is magnified
 const MARGIN = 44; // pixels that a new frame leaves around the points
 const EDGE = 10; // if a point is nearer to the edge than this, a new frame is needed
-const ROOMY = 1.6; // also if the frame could be magnified by this factor
+const ROOMY = 1.6; // a new frame is also needed if the old one could be magnified by this factor
 
 /** Whether a table has a numeric `lat` and a numeric `lon`. */
 export function hasPlaces(columns) {

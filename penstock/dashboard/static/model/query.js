@@ -89,7 +89,7 @@ const WORD = /^(\w+|"[^"]*"?|'[^']*'?|.)/su;
 
 /**
  * Splits the text into three parts: before the error, the error, and the rest; the error is empty if its position is
- * unknown. The position is in characters, some of which have length two in the browser's strings.
+ * unknown. The position counts characters, some of which have length two in the browser's strings.
  */
 export function marked(sql, position) {
   if (position === null) return [sql, "", ""];

@@ -64,7 +64,7 @@ export class Rows {
     this.known = true;
   }
 
-  /** After a reset, the rows stay on the page until a snapshot arrives, or changes of an empty view. */
+  /** After a reset, the rows stay on the page until a snapshot arrives or, if the view is empty, the next change. */
   #apply({ upserts = [], deletes = [] }) {
     if (this.#outdated) this.#replace([]);
     for (const row of upserts) {

@@ -12,7 +12,7 @@ export class Signal {
     return this.#value;
   }
 
-  /** Replace the value and call every watcher, even if it is the same object: its content may have changed. */
+  /** Replace the value and call every watcher, even if the value is the same object: its content may have changed. */
   set value(value) {
     this.#value = value;
     for (const watcher of [...this.#watchers]) watcher(value);

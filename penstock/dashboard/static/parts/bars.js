@@ -1,5 +1,5 @@
 // Live bars for a ranked view. A bar keeps its element while its label stays in the ranking and glides to its new rank:
-// only transforms change, which costs the browser no layout.
+// only transforms change, so the browser does not have to redo the layout.
 
 import { html } from "../html.js";
 import { newestWindow, sorted } from "../model/columns.js";

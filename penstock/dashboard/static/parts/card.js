@@ -16,7 +16,7 @@ export function tone(state) {
   return TONES[state] ?? "none";
 }
 
-/** Returns the colour of a node: its problem takes precedence over its state between two failures. */
+/** Returns the colour of a node. Between two failures, a node's problem takes precedence over its state. */
 export function toneOf(node, state = node.state) {
   return { red: "bad", amber: "wait" }[node.problem?.level] ?? tone(state);
 }
@@ -110,7 +110,7 @@ export function Trouble({ node }) {
   return message ? html`<${Failure} error=${message} declared=${node.declared} level=${node.problem?.level} />` : null;
 }
 
-/** The sentence of an error, and the place in the user's file that it concerns. */
+/** The message of an error, and the place in the user's file that it refers to. */
 export function Failure({ error, declared, level = "red" }) {
   return html`<p class="failure ${level}">${error}${declared ? html` <code>${declared}</code>` : null}</p>`;
 }

@@ -26,7 +26,7 @@ export function HandlerPanel({ handler, penstock }) {
   </section>`;
 }
 
-/** The events that the handler raised on, each with its origin and the traceback. */
+/** The events for which the handler raised an error, each with its origin and the traceback. */
 function Failures({ entries, loading }) {
   if (!entries.length) return html`<p class="empty">${loading ? "Loading…" : "No failed events."}</p>`;
   return html`<ul class="letters">${entries.map(({ id, row }) => html`<li key=${id}>
@@ -36,7 +36,7 @@ function Failures({ entries, loading }) {
   </li>`)}</ul>`;
 }
 
-/** Requests the state of a key when it is submitted, not while it is typed. */
+/** Requests the state of a key when the key is submitted, not while it is typed. */
 class KeyState extends Component {
   state = { asked: null, found: null, error: null };
 

@@ -54,7 +54,7 @@ export function WebhookHint({ stream }) {
     <p>There are no webhooks yet. A webhook posts each event of a stream, or each changed row of a view, to your address,
       signed, and retries until it is delivered:</p>
     <${Snippet} text=${webhookCommand(name, document.baseURI, Boolean(key.value))} label="Command that creates a webhook" />
-    <p>The response contains its secret. The address first receives a challenge, which it must return.</p>
+    <p>The response contains the webhook's secret. The address first receives a challenge, which it must return.</p>
   </div>`;
 }
 

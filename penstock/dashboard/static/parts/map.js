@@ -12,7 +12,7 @@ const NARROW = 520; // pixels; on a narrower map the row is shown above or below
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** `companions` are views whose rows are drawn as crosses, fixed for as long as the map is on the page. */
+/** `companions` are views whose rows are drawn as crosses; they stay the same while the map is on the page. */
 export class PlaceMap extends Component {
   canvas = createRef();
   state = { chosen: null, hidden: new Set() };
@@ -144,7 +144,7 @@ export class PlaceMap extends Component {
     this.setState({ hidden });
   }
 
-  /** Prepares entries for drawing and pointing: a mark as identity, the label, the number of the state. */
+  /** Prepares entries for drawing and pointing: adds an identifying mark, the label, and the number of the state. */
   marked(view, entries, columns, state) {
     const names = columns.filter(({ key, kind }) => key && kind !== "window");
     const label = (row) => names.map((column) => format.cell(row[column.name], column).text).join(" · ");

@@ -20,7 +20,8 @@ export function coloursOf(element) {
 }
 
 /**
- * `points` and `alerts` are {x, y, row, state, label}, `label` a function of the row; `chosen` is one of them, if any.
+ * `points` and `alerts` are lists of {x, y, row, state, label}, where `label` is a function of the row. `chosen` is one
+ * of them, if any.
  */
 export function paint(canvas, { size, frame, points, alerts, chosen, colours }) {
   const context = canvas.getContext("2d");

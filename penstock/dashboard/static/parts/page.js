@@ -66,7 +66,7 @@ function Content({ app, where, penstock, feeds, place }) {
   return html`<p class="empty">This app has no ${noun} named ${name}. <a href="#/">Show the overview</a></p>`;
 }
 
-/** The page treats a view that was redeclared with another key as a different view. */
+/** If a view was redeclared with another key, the page treats it as a different view. */
 function identity(view) {
   return JSON.stringify([view.name, view.key]);
 }
@@ -104,6 +104,6 @@ function noticeOf({ state, processes, streams }) {
   if (state === "stopping") return "The app is stopping: new events are refused.";
   if (state !== "starting") return null;
   const kept = streams.some(({ error }) => error) ? "" : " Events posted until then are kept.";
-  if (again) return `The engine ended and is being restarted (${again} so far).${kept}`;
+  if (again) return `The engine ended and is being restarted (${format.plural(again, "restart")} so far).${kept}`;
   return `Spark is starting, which takes a few seconds.${kept}`;
 }

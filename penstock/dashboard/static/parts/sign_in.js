@@ -24,7 +24,7 @@ export class SignIn extends Component {
     const refused = wrong ?? (status === 403 || key.value ? reason : null);
     return html`<form class="panel sign-in" onSubmit=${(event) => this.submit(event)}>
       <h2>This app requires a key</h2>
-      <label for="key">Key or token, with the grant <code>consume:*</code> or <code>admin</code></label>
+      <label for="key">Key or token with the grant <code>consume:*</code> or <code>admin</code></label>
       <div class="row">
         <input id="key" type="password" ref=${this.field} autocomplete="off" spellcheck=${false} required />
         <button type="submit">Sign in</button>

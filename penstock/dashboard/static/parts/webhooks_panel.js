@@ -70,7 +70,7 @@ export class WebhooksPanel extends Connected {
 
   details(hook) {
     const owned = this.owned(hook);
-    if (!owned) return html`<p class="empty">Its messages and failures are shown to its owner only.</p>`;
+    if (!owned) return html`<p class="empty">Only the webhook's owner can see its messages and failures.</p>`;
     return html`<${Facts} facts=${factsOf(owned)} />
       <${Letters} hook=${hook} letters=${this.webhooks.state.value.letters}
         revive=${(number) => this.webhooks.revive(hook.name, number)} />`;
@@ -118,7 +118,7 @@ function countsOf(hook) {
   ].filter(Boolean);
 }
 
-/** Explains why the webhook does not deliver, as long as it does not. */
+/** While the webhook does not deliver, explains why. */
 function whyOf({ state, reason, retrying, last_error }) {
   if (reason) return reason;
   return state !== "paused" && (retrying || state !== "active") ? last_error : null;
