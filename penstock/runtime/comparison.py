@@ -56,7 +56,8 @@ REBUILD = {
     VerdictKind.compatible: "To recompute it from the log with the new code",
 }
 OTHER_NAME = "Give it another name, or delete its data and everything computed from its changes"
-FINISH = "Start the app once with the code that rebuilt it, which finishes the rebuild; then rebuild it with this code"
+FINISH = "Start the app once with the code that rebuilt it, to finish the rebuild; then rebuild it with this code"
+HALF_ADOPTED = "the app began to switch to state that other code had rebuilt, but has not finished"
 NO_STREAM = 0
 """Generation of a stream that does not exist."""
 Plans = Mapping[str, PlanPrint | str]
@@ -288,11 +289,14 @@ class Comparison:
         handled = self._handled(handler)
         if handled is None:
             return verdict
-        prepared = self.storage.next_handler(handler.name).read()
+        next_handler = self.storage.next_handler(handler.name)
+        prepared = next_handler.read()
         if prepared is None:
             return self._of_running_state(handler, handled, verdict)
         if is_made_by(prepared, self.rebuild_print(handler)):
             return self._of_prepared(handler, handled, prepared, verdict)
+        if next_handler.is_taken():
+            return replace(verdict, kind=VerdictKind.incompatible, reasons=(HALF_ADOPTED,), advice=FINISH)
         result = self._of_running_state(handler, handled, verdict)
         result = replace(result, reasons=(*result.reasons, IGNORED))
         if result.kind is not VerdictKind.unchanged:

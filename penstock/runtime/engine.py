@@ -266,7 +266,13 @@ class Engine:
         committed = self._rows_committed(handler) if isinstance(handler, ViewHandler) else lambda: None
         replacer = StateReplacer(self.app, handler, opened, self.storage)
         prepared = self.comparison.adoptable(handler)
-        replacer.run(self.own_log, self.settings, prepared, reread=self.comparison.rereads(handler))
+        replacer.run(
+            self.own_log,
+            self.settings,
+            prepared,
+            reread=self.comparison.rereads(handler),
+            record=lambda: self.comparison.record(handler),
+        )
         committed()  # a rebuild changes rows without a batch
         self.comparison.record(handler)
         for output in handler.outputs:

@@ -41,6 +41,7 @@ class HandlerRebuild:
         self.handler, self.storage, self.log = handler, storage, log
         self.made_with = comparison.rebuild_print(handler)
         self.name = handler.name
+        storage.next_handler(self.name).require_free()
         self.before = self._handled()
         self.run = Recomputation(app, handler, log, settings)
         self.rows = RecomputedRows(handler)

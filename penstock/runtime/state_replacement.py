@@ -9,7 +9,7 @@ batches stay finished: no event is emitted again, and the next batch starts wher
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from penstock.core.contracts import LogReader
 from penstock.core.cursor import source_positions
 from penstock.core.errors import DeclarationError, StorageError
 from penstock.core.event_shape import EventShape
+from penstock.core.failpoints import reach
 from penstock.core.settings import Settings
 from penstock.core.shapes import shape_of
 from penstock.handlers.batches import input_shapes
@@ -94,6 +95,7 @@ class StateReplacer:
         prepared: PreparedHandler | None = None,
         *,
         reread: bool = False,
+        record: Callable[[], None] = lambda: None,
     ) -> None:
         """Adopt the state that was `prepared` by this code, or migrate the handler's state to a changed class. Raises
         `DeclarationError` if a batch is half done.
@@ -101,16 +103,26 @@ class StateReplacer:
         If the version of an event class has changed, or (`reread`) a `migrate` was edited, events are read differently
         from before. The handler's state then becomes its new origin, because the same events could now produce a
         different state.
+
+        `record` stores the fingerprint of the code that runs from now on. It is called as soon as the prepared state
+        has taken effect. Between `take` and `remove`, no other code may run the handler, even after a crash.
         """
         self._clean()
         handled, name = self.handled, self.handler.name
         if prepared is not None and handled.entry is not None:
+            if handled.intended is not None:  # only the code that began the batch can finish it
+                raise DeclarationError(f"{self.handler.where}: handler {name}: {half_done(handled)}")
             log.info("%s: adopting the state that was computed from the log", name)
             rows = RecomputedRows(self.handler)
             shards = self._caught_up(reader, settings, rows)
             kept_rows = rows.table() if self.opened.table is not None else None
+            next_handler = self.storage.next_handler(name)
+            next_handler.take()
+            reach("renewal.after_take")
             self._replace(shards, prepared.origin, rows=kept_rows)
-            self.storage.next_handler(name).remove()
+            record()
+            reach("renewal.after_record")
+            next_handler.remove()
         elif handled.shape != shape_of(self.handler.state):
             log.info("%s: migrating its state to version %d", name, self.handler.state.__state_version__)
             self._replace(self._carried(), handled.end, is_origin=True)

@@ -180,7 +180,18 @@ class NextHandler(Protocol):
     def write(
         self, prepared: PreparedHandler, shards: Mapping[int, tuple[Shard, Positions]], rows: pa.Table | None
     ) -> None:
-        """Replace the prepared state, durably."""
+        """Replace the prepared state, durably. Raises `StorageError` if that state is half adopted."""
+
+    def require_free(self) -> None:
+        """Raise `StorageError` if the prepared state is half adopted, because the engine must finish adopting it
+        first."""
+
+    def take(self) -> None:
+        """Record durably that the engine has begun to adopt the prepared state."""
+
+    def is_taken(self) -> bool:
+        """Return whether the engine has begun to adopt the prepared state. Until `remove`, only the code that prepared
+        the state may run the handler, because the handler may already have that state or its rows."""
 
     def remove(self) -> None:
         """Delete the prepared state."""

@@ -217,6 +217,25 @@ class NextHandlerContract:
         next_handler.remove()
         assert next_handler.read() is None
 
+    def test_state_that_is_half_adopted_is_not_replaced(self, next_handler: NextHandler) -> None:
+        next_handler.require_free()
+        next_handler.write(PREPARED, {0: (shard("tea"), POSITION)}, None)
+        assert not next_handler.is_taken()
+        next_handler.require_free()
+        for _ in range(2):
+            next_handler.take()
+            assert (next_handler.is_taken(), next_handler.read()) == (True, PREPARED)
+        refusal = "has not finished switching to an earlier rebuild of handler stock"
+        with pytest.raises(StorageError, match=refusal):
+            next_handler.require_free()
+        with pytest.raises(StorageError, match=refusal):
+            next_handler.write(PreparedHandler("[1]"), {0: (shard("oil"), POSITION)}, None)
+        assert list(next_handler.shards(1)[0][0].records) == ["tea"]
+        next_handler.remove()
+        assert not next_handler.is_taken()
+        next_handler.write(PREPARED, {0: (shard("tea"), POSITION)}, None)
+        assert not next_handler.is_taken()
+
     @pytest.mark.parametrize("keys", [[[], []], [["tea"], ["jam", "oil"]]])
     def test_every_shard_is_prepared_or_the_state_is_damaged(
         self, next_handler: NextHandler, keys: Sequence[Sequence[str]]

@@ -78,7 +78,13 @@ class HandlerPipe:
         opened = open_handler(handler, handler_plan, self.storage, self.log, table)
         comparison = Comparison(self.app, str(self.target), self.storage, self.settings)
         replacer = StateReplacer(self.app, handler, opened, self.storage)
-        replacer.run(self.log, self.settings, comparison.adoptable(handler), reread=comparison.rereads(handler))
+        replacer.run(
+            self.log,
+            self.settings,
+            comparison.adoptable(handler),
+            reread=comparison.rereads(handler),
+            record=lambda: comparison.record(handler),
+        )
         comparison.record(handler)
         if isinstance(handler, ViewHandler) and handler.name in change_streams(self.app):
             committed = publish_changes(handler, self.storage, self.settings, self.log)

@@ -91,8 +91,15 @@ class Keeping:
         """Run everything new as one batch. False if there was nothing to do."""
         table = self.table()
         opened = handlers.open_handler(self.view_handler, self.plan, self.storage, self.log, table)
-        prepared = self._comparison().adoptable(self.view_handler)
-        StateReplacer(self.app, self.view_handler, opened, self.storage).run(self.log, self.settings, prepared)
+        comparison = self._comparison()
+        prepared = comparison.adoptable(self.view_handler)
+        try:
+            StateReplacer(self.app, self.view_handler, opened, self.storage).run(
+                self.log, self.settings, prepared, record=lambda: comparison.record(self.view_handler)
+            )
+        except BaseException:
+            opened.close()
+            raise
         committed = publish_changes(self.view_handler, self.storage, self.settings, self.log)
         sink = handlers.HandlerSink(self.view_handler, self.plan, self.storage, opened, committed)
         try:

@@ -16,9 +16,12 @@ from penstock.app.fingerprints.verdicts import Verdict, VerdictKind
 from penstock.app.loading import load
 from penstock.cli.changing import reported
 from penstock.control import EngineStatus, HandlerStatus, NodeStatus
-from penstock.core.errors import DeclarationError, HandlerError
+from penstock.core.errors import DeclarationError, HandlerError, StorageError
+from penstock.core.failpoints import Interrupted
 from penstock.core.settings import Settings
-from penstock.runtime.comparison import Comparison
+from penstock.runtime import state_replacement
+from penstock.runtime.comparison import HALF_ADOPTED, Comparison
+from penstock.runtime.embedded import handler as embedded_handler
 from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.runtime.rebuild import Rebuild
 from penstock.runtime.storage import PreparedHandler
@@ -262,6 +265,54 @@ def test_numbers_of_other_code_are_never_served(site: Site, tmp_path: Path) -> N
     keeping.rebuild()
     keeping.batch()
     assert keeping.rows()[0]["count"] == 2 * 3330
+    keeping.log.close()
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["renewal.after_take", "renewal.after_rows", "renewal.before_adopt", "renewal.after_adopt", "renewal.after_record"],
+)
+def test_after_a_crash_during_the_switch_only_the_code_that_switched_goes_on(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """The old code would otherwise continue with the state or rows of the new code, and be reported as unchanged."""
+
+    def stop(name: str) -> None:
+        if name == point:
+            raise Interrupted(name)
+
+    keeping = opened(tmp_path / "kept", site)
+    keeping.send([order(keeping, "a")])
+    assert keeping.batch()
+    comparison = Comparison(keeping.app, str(site.file), keeping.storage, Settings(partitions=2))
+    comparison.record(keeping.view_handler)
+    keeping.log.close()
+    site.write(22)
+    keeping = opened(tmp_path / "kept", site)
+    keeping.rebuild()
+    with monkeypatch.context() as patched:
+        for module in (state_replacement, embedded_handler):
+            patched.setattr(module, "reach", stop)
+        with pytest.raises(Interrupted):
+            keeping.batch()
+    keeping.log.close()
+
+    site.write(1)
+    keeping = opened(tmp_path / "kept", site)
+    comparison = Comparison(keeping.app, str(site.file), keeping.storage, Settings(partitions=2))
+    verdict = comparison.of_handler(keeping.view_handler)
+    assert (verdict.kind, verdict.reason) == (VerdictKind.incompatible, HALF_ADOPTED)
+    assert "Start the app once with the code that rebuilt it" in str(verdict.advice)
+    with pytest.raises(StorageError, match="has not finished switching to an earlier rebuild of handler count"):
+        keeping.rebuild()
+    keeping.log.close()
+
+    site.write(22)
+    keeping = opened(tmp_path / "kept", site)
+    keeping.send([order(keeping, "b")])
+    assert keeping.batch()
+    assert keeping.rows()[0]["count"] == 2 * 220
+    assert not keeping.storage.next_handler("count").is_taken()
     keeping.log.close()
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.core import files
 from penstock.core.cursor import Positions
-from penstock.core.errors import Damaged
+from penstock.core.errors import Damaged, StorageError
 from penstock.handlers.shard import Shard
 from penstock.runtime.embedded.directory import DataDirectory
 from penstock.runtime.storage import PreparedHandler
@@ -40,6 +40,10 @@ class EmbeddedNextHandler:
     @property
     def _marker(self) -> Path:
         return self.folder / "prepared.json"
+
+    @property
+    def _taken(self) -> Path:
+        return self.folder / "taken"
 
     @property
     def _rows(self) -> Path:
@@ -81,6 +85,7 @@ class EmbeddedNextHandler:
     def write(
         self, prepared: PreparedHandler, shards: Mapping[int, tuple[Shard, Positions]], rows: pa.Table | None
     ) -> None:
+        self.require_free()
         self.remove()
         self.folder.mkdir(parents=True, exist_ok=True)
         for number, (shard, position) in shards.items():
@@ -92,6 +97,19 @@ class EmbeddedNextHandler:
             content = buffer.getvalue()
             files.write_atomic(self._rows, content.to_pybytes() + _CRC.pack(files.checksum(content)), durable=True)
         files.write_atomic(self._marker, msgspec.json.encode(prepared), durable=True)
+
+    def require_free(self) -> None:
+        if self.is_taken():
+            raise StorageError(
+                f"the app has not finished switching to an earlier rebuild of handler {self.handler}; start the app "
+                "to finish that, and then rebuild the handler again"
+            )
+
+    def take(self) -> None:
+        files.write_atomic(self._taken, b"", durable=True)
+
+    def is_taken(self) -> bool:
+        return self._marker.exists() and self._taken.exists()
 
     def remove(self) -> None:
         if self.folder.exists():
