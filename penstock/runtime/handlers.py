@@ -12,6 +12,7 @@ import pyarrow as pa
 from penstock.analyze.handled import HandlerSource, LedgerState, result_rows
 from penstock.app.app import App
 from penstock.app.declared import Handler, Stream, ViewHandler
+from penstock.app.fingerprints.declared import handler_functions
 from penstock.app.loading import absolute, code_of, load
 from penstock.control import HandlerFigures
 from penstock.core.contracts import LedgerEntry, Log, LogReader, Output
@@ -37,11 +38,13 @@ APPEND_ROWS_MAX = 20_000
 @dataclass(frozen=True)
 class HandlerLoader:
     """Loads a handler from the user's file, in any process. Rejects a file that has changed since the engine read it,
-    because two processes could then run different code."""
+    and a handler that differs from the engine's although its file has not changed, because two processes could then run
+    different code. `code` identifies the file, and `functions` is the fingerprint of the handler's functions."""
 
     target: str
     name: str
     code: str
+    functions: str
 
     def __call__(self) -> tuple[Handler, dict[str, type[Event]]]:
         if code_of(self.target) != self.code:
@@ -50,6 +53,12 @@ class HandlerLoader:
             )
         app = load(self.target).app
         handler = next(candidate for candidate in app.handlers if candidate.name == self.name)
+        if handler_functions(handler).code != self.functions:
+            raise DeclarationError(
+                f"{handler.where}: handler {self.name} differs from the one that the engine loaded: a value that it "
+                f"uses was different when {self.target} was loaded again, for example because it comes from a file "
+                "that has changed; restart the app"
+            )
         return handler, {name: stream.event for name, stream in inputs(app, handler).items()}
 
 
@@ -76,7 +85,7 @@ def plan(app: App, handler: Handler, target: str, storage: Storage, settings: Se
         handler.name,
         shards,
         placed,
-        HandlerLoader(absolute(target), handler.name, code_of(target)),
+        HandlerLoader(absolute(target), handler.name, code_of(target), handler_functions(handler).code),
         storage.log_opener(carried_classes(app, target)),
         storage.shard_opener(handler.name),
         settings.replica_bytes,

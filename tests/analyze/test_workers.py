@@ -45,6 +45,7 @@ import sys
 from pathlib import Path
 
 from penstock.analyze.session import carry, start_session
+from penstock.app.fingerprints.declared import handler_functions
 from penstock.runtime.handlers import HandlerLoader
 from penstock.app.loading import absolute, code_of, load
 from penstock.core.settings import Settings
@@ -56,7 +57,8 @@ carry(loaded.module, loaded.file)
 spark = start_session("test", Settings(), logs=folder / "log", warehouse=folder / "warehouse")
 (folder / "rates.py").write_text("def of(amount): return 100 * amount")
 orders = spark.createDataFrame([(10,)], "amount long")
-loader = HandlerLoader(absolute(target), "spent", code_of(target))
+functions = handler_functions(loaded.app.handlers[0]).code
+loader = HandlerLoader(absolute(target), "spent", code_of(target), functions)
 tried = {
     "view": lambda: orders.select(loaded.module.taxed("amount")).collect(),
     "handler": lambda: spark.sparkContext.parallelize([0], 1).map(lambda _: loader()[0].name).collect(),
