@@ -196,7 +196,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], list[list[Any]]]] = {
     ),
     "its query uses now(), but a derived view": ("SELECT vehicle, now() AS n FROM places", {}, [PLACES]),
     "its query uses rand(), whose value differs each time": ("SELECT vehicle, rand() AS n FROM places", {}, [PLACES]),
-    "emit='close' cannot be used on a view that reads views": (
+    "emit='close' cannot be used on a view that reads other views": (
         "SELECT vehicle FROM places",
         {"emit": "close"},
         [PLACES],

@@ -145,7 +145,7 @@ def require_planned(planned: subprocess.Popen[str], file: Path, data: Path) -> N
     """Check the output of `penstock plan` about the edited view, beside the running app."""
     printed, said = planned.communicate(timeout=300)
     assert planned.returncode == 1
-    assert "comparing peak with Spark" in said
+    assert "using Spark to compare peak" in said
     verdicts = {declaration["name"]: declaration for declaration in json.loads(printed)["declarations"]}
     assert verdicts["peak"]["verdict"] == "incompatible"
     assert verdicts["peak"]["reasons"] == ["its query has changed"]

@@ -76,7 +76,7 @@ def test_a_new_app_is_sound_and_its_test_passes(tmp_path: Path) -> None:
 def test_new_refuses_a_folder_that_is_there_and_a_bad_name(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     assert "already" in penstock("new", "shop", cwd=tmp_path).stderr
-    assert "malformed" in penstock("new", "../shop", cwd=tmp_path).stderr
+    assert "the name '../shop' is invalid" in penstock("new", "../shop", cwd=tmp_path).stderr
 
 
 def test_doctor_says_what_it_looked_at(tmp_path: Path) -> None:

@@ -242,8 +242,7 @@ export function identity(row, key) {
   return JSON.stringify(key.map((column) => settled(row[column] ?? null)));
 }
 
-/** Returns a value with the names in its objects sorted, because their order has no meaning.
- * @param {any} value @returns {any} */
+/** Returns a value with sorted names in its objects; their order means nothing. @param {any} value @returns {any} */
 function settled(value) {
   if (value === null || typeof value !== "object") return value;
   if (Array.isArray(value)) return value.map(settled);
