@@ -61,7 +61,7 @@ class Stream:
     ahead: timedelta | None = None
 
 
-CHANGES_SUFFIX = ".changes"
+CHANGES_SUFFIX, REJECTED_SUFFIX = ".changes", ".rejected"
 
 
 @dataclass(frozen=True)

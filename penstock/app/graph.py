@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from penstock.app.app import App
-from penstock.app.declared import CHANGES_SUFFIX, ChangeStream, Handler, View
+from penstock.app.declared import CHANGES_SUFFIX, REJECTED_SUFFIX, ChangeStream, Handler, View
 from penstock.core.schema import Event
 
 Node = View | Handler
@@ -107,12 +107,18 @@ def read_streams(app: App, node: Node) -> list[str]:
 
 
 def carried(app: App) -> dict[str, list[str]]:
-    """Return the streams whose events include, as text, complete events from other streams, as failed and late events
-    do. Each stream comes with the names of those other streams."""
+    """Return the streams whose events include, as text, complete events from other streams, as rejected, failed and
+    late events do. Each stream comes with the names of those other streams."""
     makers = {output.name: handler for handler in app.handlers for output in handler.outputs}
     sources = {name: read_streams(app, node) for name, node in makers.items() if name.endswith(_CARRYING)}
     views = {view.name: view for view in app.queries}
-    return sources | {stream.name: read_streams(app, views[name]) for name, stream in app.late.items()}
+    late = {stream.name: read_streams(app, views[name]) for name, stream in app.late.items()}
+    return sources | late | {f"{stream.name}{REJECTED_SUFFIX}": [stream.name] for stream in app.streams}
+
+
+def change_keys(app: App) -> dict[str, tuple[str, ...]]:
+    """Return the key columns of each view, by the name of the stream of its changes."""
+    return {view.changes.name: view.key for view in app.views}
 
 
 def row_classes(app: App) -> dict[str, type[Event]]:

@@ -50,6 +50,8 @@ from penstock.http.pending import PendingBytes
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 PREFIX = "/v1/streams/"
+APART = "penstock.apart"
+"""Key in the state of a request's scope: true if the fast path has found that the body does not decode as a whole."""
 LINGER_S = 2.0
 """Seconds for which the rest of a refused body is read and discarded. Closing the connection at once could lose a
 response in transit."""
@@ -97,7 +99,10 @@ class PostEndpoint:
             body = await self._read(receive, encoding, caller.name)
             caller.require_room()
             key = None if key is None else caller.scoped(key)
-            receipt = await stream_ingress.post(body, lines=lines, durable=wish.durable, key=key, admit=admit)
+            apart = scope.get("state", {}).get(APART, False)
+            receipt = await stream_ingress.post(
+                body, lines=lines, durable=wish.durable, key=key, apart=apart, admit=admit
+            )
             taken = receipt.accepted + receipt.duplicates + receipt.rejected + (receipt.shed or 0)
             caller.settle(reserved, taken)
             reserved = 0

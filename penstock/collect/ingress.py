@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
-from penstock.app.declared import Stream
+from penstock.app.declared import REJECTED_SUFFIX, Stream
 from penstock.app.shed import Shed
 from penstock.collect.audit import Audit
 from penstock.collect.decode import BodyDecoder
@@ -29,8 +29,6 @@ from penstock.core.errors import DeclarationError, NotFound, PenstockError, Stop
 from penstock.core.event_shape import event_spec
 from penstock.core.schema import Rejected
 from penstock.core.settings import Settings
-
-REJECTED_SUFFIX = ".rejected"
 
 
 class Ingress:

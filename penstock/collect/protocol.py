@@ -19,7 +19,7 @@ from typing import Any
 
 from penstock.collect.decode import is_lines
 from penstock.collect.group_commit import IngressReceipt, IngressRequest
-from penstock.collect.http import PREFIX
+from penstock.collect.http import APART, PREFIX
 from penstock.collect.ingress import Ingress
 from penstock.collect.stream_ingress import LARGE_BODY_BYTES, StreamIngress
 from penstock.core import failpoints
@@ -97,6 +97,8 @@ class PostProtocol(BoundedHttp):
     _caller: Caller = ANYONE
     """The caller that sent the request."""
     _body = b""
+    _apart = False
+    """Whether the body does not decode as a whole, so that the ASGI path does not try that again."""
 
     def tls(self) -> ssl.SSLContext | None:
         return self.gate.tls
@@ -177,13 +179,14 @@ class PostProtocol(BoundedHttp):
             if name == b"content-type":
                 lines = value != b"application/json" and is_lines(value)
         try:
-            decoded = stream_ingress.decoder.decode(body, lines=lines)
+            decoded = stream_ingress.decoder.decode_whole(body, lines=lines)
         except Exception:  # the ASGI path gets the same error and responds with it
             return False
+        if decoded is None:
+            self._apart = True
+            return False
         answer = _FastRequest(self)
-        if decoded.rejections or not stream_ingress.group_commit.offer_for(
-            answer, IngressRequest(decoded.events, len(body))
-        ):
+        if not stream_ingress.group_commit.offer_for(answer, IngressRequest(decoded.events, len(body))):
             return False
         self._caller.spend(len(decoded.events))
         self.cycle: Any = answer
@@ -202,7 +205,8 @@ class PostProtocol(BoundedHttp):
         super().on_message_begin()
         self.url, self.expect_100_continue = url, expects
         self.headers.extend(headers)
-        self.scope["state"][CERTIFIED] = self.certified
+        self.scope["state"] |= {CERTIFIED: self.certified, APART: self._apart}
+        self._apart = False
         super().on_headers_complete()
         self.begin_answer()
 

@@ -13,8 +13,11 @@ message. The server sends:
 The server stops reading from a client that has `window` unacknowledged messages until some of them are durable. It also
 stops reading from a client that does not read its acknowledgements. So the client feels back-pressure from the disk
 through its own socket, and nothing accumulates here. The server also stops reading from a client that has used up its
-rate, until the rate allows more. With `?producer=NAME`, a message that is resent with the same `seq`, for example on a
-new connection, is recognised: its events count as duplicates, even if their class has no id field.
+rate, until the rate allows more. A message that waits, for the rate or for room in the stream's queue, is not decoded
+before its turn: of all the messages that one caller sends to one stream, at most one is decoded and waiting. If the
+client disconnects, the wait ends and the message is dropped. With `?producer=NAME`, a message that is resent with the
+same `seq`, for example on a new connection, is recognised: its events count as duplicates, even if their class has no
+id field.
 """
 
 from __future__ import annotations
@@ -31,10 +34,11 @@ import msgspec
 from penstock.collect.audit import PUBLISH
 from penstock.collect.group_commit import GroupCommit, IngressReceipt, IngressRequest
 from penstock.collect.ingress import Ingress
-from penstock.collect.stream_ingress import StreamIngress, errors_of, letters
+from penstock.collect.stream_ingress import LARGE_BODY_BYTES, StreamIngress, errors_of, letters
 from penstock.core.access import Caller, caller_of, subprotocol
 from penstock.core.errors import BadParameter, MalformedBody, Overloaded, PenstockError, RequestError, as_problem
 from penstock.core.tasks import first_of
+from penstock.http.arriving import CLIENT, LOOK_S, ClientLeft, SocketClient, while_connected
 
 SUFFIX = "/publish"
 PRODUCER_CHARS_MAX = 100
@@ -88,14 +92,15 @@ class PublishEndpoint:
         if first["type"] != "websocket.connect":
             return
         await send({"type": "websocket.accept", "subprotocol": subprotocol(scope)})
-        with suppress(_Disconnected):
+        with suppress(_Disconnected, ClientLeft):
             await _close_publisher(send, await self._serve(stream, scope, receive, send))
 
     async def _serve(self, stream: str, scope: Message, receive: Receive, send: Send) -> int:
         """Serve a publisher until the gateway closes or an error is sent. Returns the close code."""
         try:
             producer = _producer_name(scope["query_string"])
-            session = _Session(self._ingress.stream_ingress(stream), caller_of(scope), producer, receive, send)
+            client = scope["extensions"][CLIENT]
+            session = _Session(self._ingress.stream_ingress(stream), caller_of(scope), client, producer, receive, send)
             await session.run(self._closing, self._window)
         except PenstockError as error:
             await _send_to_publisher(send, {"event": "error", "problem": as_problem(error)})
@@ -108,10 +113,18 @@ class _Session:
     them."""
 
     def __init__(
-        self, stream_ingress: StreamIngress, caller: Caller, producer: str | None, receive: Receive, send: Send
+        self,
+        stream_ingress: StreamIngress,
+        caller: Caller,
+        client: SocketClient,
+        producer: str | None,
+        receive: Receive,
+        send: Send,
     ) -> None:
         self._stream_ingress = stream_ingress
         self._caller = caller
+        self._client = client
+        self._turn = stream_ingress.turn(caller.name)
         self._producer = None if producer is None else caller.scoped(producer)
         self._receive = receive
         self._send = send
@@ -120,8 +133,8 @@ class _Session:
         self._moved = asyncio.Event()
 
     async def run(self, closing: asyncio.Event, window: int) -> None:
-        """Run the publisher's session until the gateway closes. Raises `_Disconnected` if the client disconnects, or
-        the error that the client or the log caused."""
+        """Run the publisher's session until the gateway closes. Raises `_Disconnected` or `ClientLeft` if the client
+        disconnects, or the error that the client or the log caused."""
         await _send_to_publisher(self._send, {"event": "open", "window": window})
         ways = (self._read_messages(window), self._acknowledge(), _wait_for_closing(closing))
         tasks = [asyncio.create_task(way) for way in ways]
@@ -131,12 +144,27 @@ class _Session:
     async def _read_messages(self, window: int) -> None:
         while True:
             while len(self._pending) >= window:
+                await self._wait_for_room_in_window()
+            if self._caller.wait_s():
+                await while_connected(self._client, self._wait_for_rate())
+            await self._take_message(await self._next_message())
+            self._client.release()
+
+    async def _wait_for_room_in_window(self) -> None:
+        """Wait until messages are acknowledged. Returns after `LOOK_S` in any case, and raises `ClientLeft` if the
+        client has disconnected by then."""
+        try:
+            async with asyncio.timeout(LOOK_S):
                 await self._wait_until_moved()
-            await self._wait_for_rate()
-            received = await self._receive()
-            if received["type"] == "websocket.disconnect":
-                raise _Disconnected
-            await self._take_message(received.get("bytes") or (received.get("text") or "").encode())
+        except TimeoutError:
+            if self._client.has_left():
+                raise ClientLeft from None
+
+    async def _next_message(self) -> bytes:
+        received = await self._receive()
+        if received["type"] == "websocket.disconnect":
+            raise _Disconnected
+        return received.get("bytes") or (received.get("text") or "").encode()
 
     async def _wait_for_rate(self) -> None:
         while wait_s := self._caller.wait_s():
@@ -145,23 +173,51 @@ class _Session:
     async def _take_message(self, raw: bytes) -> None:
         message = self._parsed_message(raw)
         body = bytes(message.events or message.event)
-        decoded = await self._stream_ingress.decode(body)
-        await (
-            self._wait_for_rate()
-        )  # the caller's other connections may have used up its rate while this message arrived
-        self._caller.spend(len(decoded.events) + len(decoded.rejections))
-        kept = taken = None
-        if decoded.rejections:
-            kept = await _offer_published(
-                self._stream_ingress.dead_letters, IngressRequest(letters(decoded.rejections), len(body), PUBLISH)
-            )
-            self._stream_ingress.count_rejected(len(decoded.rejections), PUBLISH)
-        if decoded.events:
-            key = None if self._producer is None else f"{self._producer}/{message.seq}"
-            request = IngressRequest(decoded.events, len(body), PUBLISH, key=key, indexes=decoded.indexes)
-            taken = await _offer_published(self._stream_ingress.group_commit, request)
-        self._pending.append(_Pending(message.seq, taken, kept, errors_of(decoded)))
+        if not self._take_now(message.seq, body):
+            await while_connected(self._client, self._take_in_turn(message.seq, body))
         self._moved.set()
+
+    def _take_now(self, seq: int, body: bytes) -> bool:
+        """Take a small message of valid events. Returns False, without any effect, if the message has to wait or to be
+        decoded in the thread."""
+        if len(body) > LARGE_BODY_BYTES or self._caller.wait_s():
+            return False
+        decoded = self._stream_ingress.decoder.decode_whole(body)
+        if decoded is None:
+            return False
+        taken: asyncio.Future[IngressReceipt] = asyncio.get_running_loop().create_future()
+        request = IngressRequest(decoded.events, len(body), PUBLISH, key=self._key(seq))
+        if decoded.events and not self._stream_ingress.group_commit.offer_for(taken, request):
+            return False
+        self._caller.spend(len(decoded.events))
+        self._pending.append(_Pending(seq, taken if decoded.events else None, None, []))
+        return True
+
+    async def _take_in_turn(self, seq: int, body: bytes) -> None:
+        """Take a message when it is the only one of its caller and stream that is past its wait for the rate.
+
+        One event is counted against the rate before the message is decoded, and its events as soon as their number is
+        known.
+        """
+        async with self._turn:
+            await self._wait_for_rate()
+            self._caller.spend(1)
+            decoded = await self._stream_ingress.decode(body)
+            self._caller.settle(1, len(decoded.events) + len(decoded.rejections))
+            kept = taken = None
+            if decoded.rejections:
+                dead = IngressRequest(letters(decoded.rejections), len(body), PUBLISH)
+                kept = await _offer_published(self._stream_ingress.dead_letters, dead)
+                self._stream_ingress.count_rejected(len(decoded.rejections), PUBLISH)
+            if decoded.events:
+                request = IngressRequest(
+                    decoded.events, len(body), PUBLISH, key=self._key(seq), indexes=decoded.indexes
+                )
+                taken = await _offer_published(self._stream_ingress.group_commit, request)
+            self._pending.append(_Pending(seq, taken, kept, errors_of(decoded)))
+
+    def _key(self, seq: int) -> str | None:
+        return None if self._producer is None else f"{self._producer}/{seq}"
 
     def _parsed_message(self, raw: bytes) -> Published:
         try:
@@ -209,7 +265,7 @@ class _Session:
 
 async def _offer_published(group_commit: GroupCommit, request: IngressRequest) -> asyncio.Future[IngressReceipt]:
     """Offer a published message's events, waiting as long as it takes for room in the queue. Nothing is read from the
-    client in the meantime."""
+    client in the meantime. A cancelled call offers nothing."""
     while True:
         try:
             return group_commit.offer(request)

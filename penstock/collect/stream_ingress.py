@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -19,7 +20,8 @@ from penstock.core.schema import Rejected
 ERRORS_MAX = 100
 """Maximum number of rejections listed in a response; the dead letters contain all of them."""
 LARGE_BODY_BYTES = 64 * 1024
-"""Bodies above this size are decoded in a thread, so that decoding them does not delay small requests."""
+"""Bodies above this size, and smaller ones with invalid events, are decoded in a thread, so that decoding them does not
+delay other requests."""
 
 
 class StreamIngress:
@@ -42,6 +44,12 @@ class StreamIngress:
         self._threads = threads
         self._large_bytes_max = large_bytes_max
         self._large_bytes = 0
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def turn(self, who: str) -> asyncio.Lock:
+        """Return the lock of a caller's published messages that cannot be taken at once. All connections of the caller
+        share it, so that at most one of these messages is decoded at a time."""
+        return self._turns.setdefault(who, asyncio.Lock())
 
     async def post(
         self,
@@ -50,17 +58,19 @@ class StreamIngress:
         lines: bool,
         durable: bool,
         key: str | None = None,
+        apart: bool = False,
         admit: Callable[[int], None] = lambda count: None,
     ) -> IngressReceipt:
         """Accept one request body. With `durable`, returns when its events and dead letters are durable; otherwise at
         once.
 
-        `key` identifies the request, as in `IngressRequest`. `admit` is called with the number of events before any of
+        `key` identifies the request, as in `IngressRequest`. `apart` means that `decode_whole` has already failed for
+        the body. `admit` is called with the number of events before any of
         them is accepted, and can raise an error to refuse them. Raises `InvalidEvents` if every event was rejected and
         `MalformedBody` if the body is not JSON, both after the dead letters are stored; `TooLarge` for too many events;
         `Busy` or `StorageError` if nothing could be written.
         """
-        decoded = await self.decode(body, lines=lines)
+        decoded = await self.decode(body, lines=lines, apart=apart)
         admit(len(decoded.events) + len(decoded.rejections))
         if decoded.rejections:
             return await self._post_partly(decoded, len(body), durable, key)
@@ -68,12 +78,15 @@ class StreamIngress:
         receipt = self.group_commit.offer(request)
         return await receipt if durable else _one_way_receipt(request)
 
-    async def decode(self, body: bytes, *, lines: bool = False) -> Decoded:
-        """Decode a body; a large body is decoded in a thread. Raises `TooLarge`, or `Overloaded` if too many bytes are
-        waiting."""
-        if len(body) <= LARGE_BODY_BYTES:
-            return self.decoder.decode(body, lines=lines)
-        return await self._decode_large(body, lines)
+    async def decode(self, body: bytes, *, lines: bool = False, apart: bool = False) -> Decoded:
+        """Decode a body; a large body, or one with invalid events, is decoded in a thread. If `apart`, its events are
+        known not to decode as a whole. Raises `TooLarge`, or `Overloaded` if too many bytes are waiting."""
+        if len(body) > LARGE_BODY_BYTES:
+            return await self._decode_in_thread(self.decoder.decode, body, lines)
+        decoded = None if apart else self.decoder.decode_whole(body, lines=lines)
+        if decoded is not None:
+            return decoded
+        return await self._decode_in_thread(self.decoder.decode_apart, body, lines)
 
     def count_rejected(self, count: int, source: str) -> None:
         """Count the stream's events that have become dead letters."""
@@ -81,13 +94,12 @@ class StreamIngress:
         tally.received += count
         tally.rejected += count
 
-    async def _decode_large(self, body: bytes, lines: bool) -> Decoded:
+    async def _decode_in_thread(self, decode: Callable[..., Decoded], body: bytes, lines: bool) -> Decoded:
         if self._large_bytes and self._large_bytes + len(body) > self._large_bytes_max:
             raise Overloaded(f"{self._large_bytes} bytes of large requests are waiting to be decoded", retry_after_s=1)
         self._large_bytes += len(body)
         try:
-            decode = partial(self.decoder.decode, body, lines=lines)
-            return await asyncio.get_running_loop().run_in_executor(self._threads, decode)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, partial(decode, body, lines=lines))
         finally:
             self._large_bytes -= len(body)
 

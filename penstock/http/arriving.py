@@ -1,20 +1,24 @@
 """Ends requests whose caller's key is revoked or expires while their body is still arriving, or before their response
-begins."""
+begins, and waits on behalf of a WebSocket's client that has disconnected."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from typing import Any, Protocol, TypeVar, cast
 
 from penstock.core.access import Caller
 from penstock.core.errors import Unauthorized
+from penstock.core.tasks import cancel_all
 from penstock.http.origins import Receive, Scope, Send
 
 LOOK_S = 1.0
 OVER = "the key of this request has been revoked or has expired"
 Waiting = asyncio.Task[Any]
+T = TypeVar("T")
+CLIENT = "penstock.client"
+"""Key of the `SocketClient` in the extensions of a WebSocket's scope."""
 
 
 class CallerWatch:
@@ -135,3 +139,33 @@ async def read_while_valid(
 def has_ended(caller: Caller) -> bool:
     """Return whether a caller has lost all permissions."""
     return caller.until <= time.time()
+
+
+class SocketClient(Protocol):
+    """The client of a WebSocket. Used in only one event loop."""
+
+    def has_left(self) -> bool:
+        """Return whether the client has disconnected, even if nothing is being read from it."""
+
+    def release(self) -> None:
+        """Stop counting the message that was received last. By default, it counts until the next call of `receive`."""
+
+
+class ClientLeft(Exception):
+    """The client of a WebSocket disconnected while its session was waiting for something else."""
+
+
+async def while_connected(client: SocketClient, wait: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `wait`. If the client disconnects first, cancel `wait` and raise `ClientLeft`, at most
+    `LOOK_S` later.
+
+    Costs a task, so call it only if there is something to wait for.
+    """
+    task = asyncio.ensure_future(wait)
+    try:
+        while not (await asyncio.wait((task,), timeout=LOOK_S))[0]:
+            if client.has_left():
+                raise ClientLeft
+        return task.result()
+    finally:
+        await cancel_all((task,))

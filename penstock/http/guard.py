@@ -6,7 +6,8 @@ whose host name was made to point to this machine (DNS rebinding) sends its own 
 come from the gateway itself or from an origin that the operator has listed, according to the browser's `Origin` and
 `Sec-Fetch-Site` headers. The checks also apply to reads: the page could not see a response, but it could measure how
 long a `wait` took. If keys are required, the first check is not needed, because the page has no key. The second check
-is kept, because a browser sends its client certificate with requests from any page.
+is kept, because a browser sends its client certificate with requests from any page. For the same reason, a request from
+a page of a listed origin is never authenticated by the certificate of its connection: the page must send a key.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from starlette.websockets import WebSocket
 
@@ -74,6 +75,7 @@ def guarded(
         if origins and scope["type"] == "http":
             send = marked(send, origin if listed else None)
         try:
+            _reduce_target(scope)
             _require_plain_path(scope["path"])
             require_own_page(scope, is_open=gate.is_open, origins=origins)
             if listed and is_preflight(scope):
@@ -98,7 +100,8 @@ def _request_caller(scope: Scope, gate: Gate, is_public: Callable[[str], bool]) 
     if scope["type"] == "http" and is_public(path):
         return ANYONE
     try:
-        caller = gate.caller(scope["headers"], _certified_client(scope))
+        by_certificate = not is_foreign_page(scope)
+        caller = gate.caller(scope["headers"], _certified_client(scope), by_certificate=by_certificate)
     except Unauthorized:
         if path == HEALTH:
             return NOBODY
@@ -112,6 +115,16 @@ def _request_caller(scope: Scope, gate: Gate, is_public: Callable[[str], bool]) 
 def _certified_client(scope: Scope) -> Certified:
     certified: Certified = scope["state"].get(CERTIFIED, NOT_CERTIFIED)
     return certified
+
+
+def _reduce_target(scope: Scope) -> None:
+    """Replace the absolute target of a WebSocket by its path, as uvicorn does only for HTTP. The edge has compared its
+    host with the `Host` header. Without this, the checks and the routes would not recognize the path."""
+    if scope["type"] == "websocket" and not scope["path"].startswith("/"):
+        _, separator, rest = scope["raw_path"].partition(b"://")
+        if separator:
+            path = scope["raw_path"] = b"/" + rest.partition(b"/")[2]
+            scope["path"] = unquote(path.decode("ascii"))
 
 
 def _require_plain_path(path: str) -> None:
@@ -177,19 +190,35 @@ def require_own_page(scope: Scope, *, is_open: bool, origins: frozenset[str] = f
 
     Any page can request the dashboard's files, so that links to the dashboard work.
     """
-    headers = [(name, value.decode("latin-1")) for name, value in scope["headers"] if name in _TELLING]
-    values = dict(headers)
-    if len(values) < len(headers):
-        raise Forbidden("Host, Origin and Sec-Fetch-Site can each be sent only once")
-    host, origin, site = values.get(b"host", ""), values.get(b"origin"), values.get(b"sec-fetch-site", "none")
+    host, origin, site = _page_headers(scope)
     if is_open and not names_loopback(host):
         raise Forbidden(f"the Host {host[:80]!r} is not an address of this gateway; use 127.0.0.1 or localhost")
     if not _is_api_path(scope["path"]) or origin in origins:
         return
-    if origin is not None and not same_site(origin, host, secure=scope.get("scheme") in ("https", "wss")):
+    if origin is not None and not _is_own_origin(scope, origin, host):
         raise Forbidden(f"pages from {origin[:80]!r} cannot use this API; the access file lists the origins that can")
     if site not in OWN_SITES:
         raise Forbidden(f"pages from another site ({site[:80]!r}) cannot use this API")
+
+
+def is_foreign_page(scope: Scope) -> bool:
+    """Return whether a request comes from a page of another origin, listed or not. Raises `Forbidden` if one of its
+    headers is repeated."""
+    host, origin, site = _page_headers(scope)
+    return site not in OWN_SITES or (origin is not None and not _is_own_origin(scope, origin, host))
+
+
+def _page_headers(scope: Scope) -> tuple[str, str | None, str]:
+    """Return a request's `Host`, its `Origin` and its `Sec-Fetch-Site`. Raises `Forbidden` if one is repeated."""
+    headers = [(name, value.decode("latin-1")) for name, value in scope["headers"] if name in _TELLING]
+    values = dict(headers)
+    if len(values) < len(headers):
+        raise Forbidden("Host, Origin and Sec-Fetch-Site can each be sent only once")
+    return values.get(b"host", ""), values.get(b"origin"), values.get(b"sec-fetch-site", "none")
+
+
+def _is_own_origin(scope: Scope, origin: str, host: str) -> bool:
+    return same_site(origin, host, secure=scope.get("scheme") in ("https", "wss"))
 
 
 def _is_api_path(path: str) -> bool:

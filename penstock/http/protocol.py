@@ -1,17 +1,20 @@
 """The protocols passed to uvicorn: bounded WebSockets, and HTTP with live responses that are written directly.
 
 The HTTP protocol also sends HTTP/1.0 responses without chunks. uvicorn's sans-I/O protocol for WebSockets waits for the
-client before each send, and reads a message only after the application has received the previous message. However, it
-has no limit on the pongs and fragments that it holds, and no time limit for the rest of a message. It logs a traceback
-for each text message that is not UTF-8. It also disconnects a client that is still sending, so the client might never
-read the reason. The subclass in this module fixes these problems. A WebSocket refused before it is open gets a problem
-response.
+client before each send, and stops reading while the application has not received a message. However, it parses all
+messages that have arrived in one read, however many there are. It has no limit on the pongs and fragments that it
+holds, and no time limit for the rest of a message. It logs a traceback for each text message that is not UTF-8. It also
+disconnects a client that is still sending, so the client might never read the reason. The subclass in this module fixes
+these problems. A WebSocket refused before it is open gets a problem response.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import MutableMapping, Sequence
+import select
+import sys
+from collections.abc import Generator, MutableMapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,9 +24,11 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
+from websockets.streams import StreamReader
 
 from penstock.core.access import CALLER, CERTIFIED, certified
 from penstock.core.errors import Overloaded
+from penstock.http.arriving import CLIENT
 from penstock.http.edge import BoundedHttp, Edge
 from penstock.http.frames import MESSAGE_BYTES_MAX, WRITER
 from penstock.http.problems import MEDIA_TYPE, problem
@@ -34,6 +39,10 @@ VERSION = "13"
 FRAGMENTS_MAX = 1_000
 LINGER_S = 5.0
 """The time for which a client can continue to send after an error, before its connection is closed."""
+DATA = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
+"""The kinds of frames that messages consist of."""
+_HUNG_UP = getattr(select, "POLLRDHUP", 0)
+"""The event of a client that has closed its side; 0 on systems that report only connections closed on both sides."""
 PUBLISH_SUFFIX, LIVE_SUFFIX = "/publish", "/live"
 PUBLISH_BYTES_MAX = 1024 * 1024 + 64 * 1024
 """Maximum size of a publish message in bytes: the largest event with its envelope."""
@@ -98,7 +107,31 @@ def with_chunks(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
     return Live
 
 
+class _HeldReader(StreamReader):
+    """The bytes of a WebSocket connection. While `held` is true, the parser takes no further frame from them."""
+
+    held = False
+
+    def at_eof(self) -> Generator[None, None, bool]:
+        """Return whether the stream has ended. Called by the parser before each frame."""
+        while self.held:
+            yield
+        return (yield from super().at_eof())
+
+
 class _Frames(ServerProtocol):
+    """The parser of a WebSocket connection. It stops after each complete message until `parse_on` is called."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.reader: _HeldReader = _HeldReader()
+        self.parser = self.parse()
+        next(self.parser)
+
+    def parse_on(self) -> None:
+        """Allow the next message to be parsed by the next call of `receive_data`."""
+        self.reader.held = False
+
     def accept(self, request: Request) -> Response:
         """Accept a request as the library does, but respond to an unsupported version with 426 and the supported
         version (RFC 6455, 4.2.2)."""
@@ -125,28 +158,40 @@ class _Frames(ServerProtocol):
         return response
 
     def recv_frame(self, frame: Frame) -> None:
-        """Allow a client to close in the middle of a message. RFC 6455 allows this, and requires the same code in the
-        reply.
+        """Process a frame, and stop the parser after the last frame of a message.
 
+        A client can close in the middle of a message. RFC 6455 allows this, and requires the same code in the reply.
         The library would treat it as a client error.
         """
         if frame.opcode is Opcode.CLOSE:
             self.current_size = None
         super().recv_frame(frame)
+        self.reader.held = frame.fin and frame.opcode in DATA and self.state in (State.CONNECTING, State.OPEN)
+
+    def fail(self, code: int, reason: str = "") -> None:
+        """Fail the connection. From now on, everything that arrives is discarded."""
+        self.parse_on()
+        super().fail(code, reason)
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):
     """The WebSocket protocol for `uvicorn.Config(ws=BoundedWebSocket, **OPTIONS)`."""
 
     edge: Edge | None = None
-    """Counts the connection, limits unfinished messages, and calls `expire`."""
+    """Counts the connection, limits the bytes of messages, and calls `expire`."""
     address = ""
     overdue_at = 0.0
     """The time when the connection is closed if the message that has begun is not complete; 0 between messages, and
     while nothing is read from the client."""
     _pending_bytes = 0
-    """The bytes of unfinished messages that are counted for the caller."""
+    """The bytes of messages that are counted for the caller."""
+    _complete_bytes = 0
+    """The bytes of complete messages that the application has not finished with: at most the message that it is
+    processing and the next one."""
+    _taken_bytes = 0
+    """The bytes of the message that the application is processing."""
     _who = ""
+    conn: _Frames
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -163,7 +208,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         super().handle_connect(event)
         if not self.handshake_complete:
             self.scope["state"][CERTIFIED] = certified(self.transport)
-            self.scope["extensions"][WRITER] = self  # type: ignore[assignment]
+            self.scope["extensions"] |= {WRITER: self, CLIENT: self}  # type: ignore[dict-item]
 
     def write(self, frames: Sequence[bytes]) -> bool:
         """Implements `FrameWriter`. Does the same as uvicorn's `send`, without a copy per connection."""
@@ -181,6 +226,22 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         if not self._is_open():
             raise ConnectionError("the client has disconnected")
 
+    def has_left(self) -> bool:
+        """Implements `SocketClient`. While nothing is read, the operating system knows whether the client has closed
+        its side, and the event loop does not."""
+        if not self._is_open():
+            return True
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), _HUNG_UP)
+        return bool(poll.poll(0))
+
+    def release(self) -> None:
+        """Implements `SocketClient`."""
+        if self._taken_bytes:
+            self._complete_bytes -= self._taken_bytes
+            self._taken_bytes = 0
+            self._await_rest()
+
     def _is_open(self) -> bool:
         """Return whether a frame can still be sent: the handshake is over, and neither side has closed."""
         return self.conn.state is State.OPEN and not (self.close_sent or self.transport.is_closing())
@@ -188,13 +249,19 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     async def send(self, message: Any) -> None:
         """Send a message. Messages after the response to a refused handshake are dropped. uvicorn would log each of
         them as a server error, which would be one line for every client without a key.
+
+        After a close, what has arrived is parsed up to the client's own close.
         """
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and self.close_sent:
             self.handshake_complete = True
+        elif message["type"] == "websocket.close" and self.conn.reader.held:
+            self.conn.parse_on()
+            self.data_received(b"")
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self.conn.reader.discard()
         self._forget_message()
         if self.edge is not None:
             self.edge.leave(self)
@@ -205,50 +272,71 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self._await_rest()
 
     async def receive(self) -> Any:
-        """Return the next message. If the following message has already begun, the client's time to complete it starts
-        only then."""
-        message = await super().receive()
-        self._await_rest()
+        """Return the next message, and then parse the following one, if it has arrived, or read it.
+
+        The call means that the application has finished with the previous message. If the following message has already
+        begun, the client's time to complete it starts only now.
+        """
+        self.release()
+        message: Any = await self.queue.get()
+        self._taken_bytes = _held_bytes(message)
+        if self.read_paused and self.queue.empty():
+            self._read_on()
         return message
 
+    def _read_on(self) -> None:
+        """Parse the next message among the bytes that have arrived. If none is complete, read from the client again."""
+        if not self._is_open():
+            return
+        self.conn.parse_on()
+        self.data_received(b"")
+        if self.queue.empty() and self.read_paused:
+            self.read_paused = False
+            self.transport.resume_reading()
+            self._await_rest()
+
+    def on_task_complete(self, task: asyncio.Task[None]) -> None:
+        """Stop counting the messages of an application that has ended."""
+        super().on_task_complete(task)
+        self._complete_bytes = self._taken_bytes = 0
+        self._await_rest()
+
     def _await_rest(self) -> None:
-        """Count an unfinished message, and start the timer for the rest of the message.
+        """Count the messages that have arrived, and start the timer for the rest of an unfinished one.
 
         A complete message pauses reading, which stops the timer, so each message has the full time limit. A frame of
         which only the header has arrived holds no bytes, and no limit applies to it.
         """
         fragments, size = self.conn.current_size, len(self.conn.reader.buffer)
-        if fragments is None and not size:
+        is_open = self._is_open()
+        if self.read_paused or not is_open or (fragments is None and not size):
             self.overdue_at = 0.0
-            if self._pending_bytes:
-                self._count_message(0)
-        elif self.edge is not None and self._is_open():
-            if self.read_paused:
-                self.overdue_at = 0.0
-            elif not self.overdue_at:
-                self.overdue_at = self.loop.time() + self.edge.settings.body_s
-            self._count_message(size + (fragments or 0))
+        elif self.edge is not None and not self.overdue_at:
+            self.overdue_at = self.loop.time() + self.edge.settings.body_s
+        total = self._complete_bytes + (size + (fragments or 0) if is_open else 0)
+        if total != self._pending_bytes:
+            self._count_message(total)
 
     def _count_message(self, size: int) -> None:
-        """Count the bytes of an unfinished message for the caller, and fail the connection if they are too many."""
+        """Count the bytes of messages for the caller, and fail the connection if there is no room for more of them."""
         if self.edge is None:
             return
         caller: Any = self.scope.get(CALLER)
-        pending = self.edge.pending
+        pending, more = self.edge.pending, size > self._pending_bytes
         pending.count(self._who, -self._pending_bytes)
         self._who, self._pending_bytes = "" if caller is None else caller.name, size
         pending.count(self._who, size)
         try:
-            pending.require_room(self._who, size)
+            if more and self._is_open():
+                pending.require_room(self._who, size)
         except Overloaded as error:
             self._fail(CloseCode.TRY_AGAIN_LATER, error.message)
 
     def _forget_message(self) -> None:
-        """Discard an unfinished message."""
+        """Discard an unfinished message. The application may still hold complete ones, which stay counted."""
         self.overdue_at, self.frames = 0.0, []
-        if self.edge is not None:
-            self.edge.pending.count(self._who, -self._pending_bytes)
-            self._pending_bytes = 0
+        if self._pending_bytes != self._complete_bytes:
+            self._count_message(self._complete_bytes)
 
     def expire(self) -> None:
         """Fail the connection because its message did not arrive in time. Called by the edge."""
@@ -304,14 +392,28 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self.handle_parser_exception()
 
     def send_receive_event_to_app(self) -> None:
-        """Pass on a message. A text message that is not valid UTF-8 fails the connection."""
-        self.frames = [b"".join(self.frames)]
-        if self.curr_msg_data_type == "text" and not self.close_sent:
+        """Pass on a message, and stop reading until the application has received it. A text message that is not valid
+        UTF-8 fails the connection. After a close, messages are dropped."""
+        data, self.frames = b"".join(self.frames), []
+        if self.close_sent:
+            return
+        message: Any = {"type": "websocket.receive", "bytes": data}
+        if self.curr_msg_data_type == "text":
             try:
-                self.frames[0].decode()
+                message = {"type": "websocket.receive", "text": data.decode()}
             except UnicodeDecodeError:
-                self.frames = []
                 self.conn.fail(CloseCode.INVALID_DATA, "the text is not UTF-8")
                 self.handle_parser_exception()
                 return
-        super().send_receive_event_to_app()
+        self._complete_bytes += _held_bytes(message)
+        self.queue.put_nowait(message)
+        if not self.read_paused:
+            self.read_paused = True
+            self.transport.pause_reading()
+
+
+def _held_bytes(message: MutableMapping[str, Any]) -> int:
+    """Return how much memory a message takes: one character beyond ASCII can make its whole text four times as
+    large."""
+    text: str | None = message.get("text")
+    return len(message.get("bytes") or b"") if text is None else sys.getsizeof(text)

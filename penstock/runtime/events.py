@@ -7,9 +7,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from penstock.app.app import App
-from penstock.app.declared import Stream
+from penstock.app.declared import REJECTED_SUFFIX, Stream
 from penstock.app.loading import AppText
-from penstock.collect.ingress import REJECTED_SUFFIX
 from penstock.core.errors import EventUnreadable, StorageError
 from penstock.core.event_shape import EventShape, EventSpec, event_spec
 from penstock.core.reading import rows_end, rows_start

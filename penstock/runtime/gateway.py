@@ -26,11 +26,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock import dashboard
 from penstock.app.app import App
-from penstock.app.declared import ChangeStream, Inlet, Rollup, View
-from penstock.app.graph import carried, change_streams, read_streams
+from penstock.app.declared import REJECTED_SUFFIX, ChangeStream, Inlet, Rollup, View
+from penstock.app.graph import carried, change_keys, change_streams, read_streams
 from penstock.app.loading import load
 from penstock.collect.http import PREFIX, PostEndpoint
-from penstock.collect.ingress import REJECTED_SUFFIX, Ingress
+from penstock.collect.ingress import Ingress
 from penstock.collect.protocol import post_protocol
 from penstock.collect.publish import SUFFIX as PUBLISH_SUFFIX
 from penstock.collect.publish import PublishEndpoint
@@ -137,7 +137,9 @@ class Gateway:
         self.app = app
         self.storage = storage
         self.settings = settings
-        self.gate = Gate(policy, storage.keys(), rate=settings.rate_max, carried=carried(app))
+        self.gate = Gate(
+            policy, storage.keys(), rate=settings.rate_max, carried=carried(app), change_keys=change_keys(app)
+        )
         self.origins = policy.origins
         self.closing = asyncio.Event()
         self.exit_status = 0

@@ -79,7 +79,8 @@ class Deps:
 
 def limited(channel: Channel, name: str, rule: RowRule) -> Channel:
     """Limit a channel to the rows that a rule allows. Raises `Forbidden` if the rule does not match the channel's
-    columns."""
+    columns, or if the rows cannot be shown in part."""
+    rule.require_shown()
     try:
         return channel.limited(rule.condition, rule.claims)
     except BadExpression as error:

@@ -30,6 +30,7 @@ from penstock.core.errors import (
     as_problem,
 )
 from penstock.core.tasks import first_of
+from penstock.http.arriving import CLIENT, ClientLeft, SocketClient, while_connected
 from penstock.http.frames import MESSAGE_BYTES_MAX, WRITER, FrameWriter, delivered, framed
 from penstock.http.problems import problem_response, unexpected
 from penstock.serve.connections import FAREWELL_S, following
@@ -82,6 +83,7 @@ class _Session:
         self._caller = caller_of(websocket.scope)
         self._subscriptions: dict[str, Subscription] = {}
         self._writer: FrameWriter = websocket.scope["extensions"][WRITER]
+        self._client: SocketClient = websocket.scope["extensions"][CLIENT]
         self._turn = asyncio.Lock()  # wakes waiters in order of arrival
         self._over = asyncio.Event()
         self._held = deps.connections.held
@@ -165,11 +167,19 @@ class _Session:
     async def _paid(self) -> None:
         """Count a subscription as a request.
 
-        A caller over its rate limit is not refused: the subscription, and the caller's later commands, wait.
+        A caller over its rate limit is not refused: the subscription, and the caller's later commands, wait. Raises
+        `WebSocketDisconnect` if the client disconnects in the meantime.
         """
+        if self._caller.wait_s():
+            try:
+                await while_connected(self._client, self._wait_for_rate())
+            except ClientLeft:
+                raise WebSocketDisconnect(GONE) from None
+        self._caller.spend(1)
+
+    async def _wait_for_rate(self) -> None:
         while wait_s := self._caller.wait_s():
             await asyncio.sleep(wait_s)
-        self._caller.spend(1)
 
     def _channel(self, message: ClientMessage) -> Channel:
         named = {"view": message.view, "stream": message.stream, "query": message.query}

@@ -110,5 +110,5 @@ def test_every_limit_is_on_the_page() -> None:
     section = PAGE.split("## Limits")[1]
     shown = {int(number) for number in re.findall(r"\d+", section)}
     for name, value in vars(limits).items():
-        if isinstance(value, int) and name != "SLICE_ROWS":
+        if isinstance(value, int) and name not in ("SLICE_ROWS", "SLICE_BYTES"):
             assert value in shown, name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import httpx
 import pytest
 
 from penstock.core.access import Policy
+from tests.memory_log import DEADLINE_S
 from tests.runtime.guarded import Running, running
 
 LISTED, OTHER = "https://shop.example", "https://evil.example"
@@ -75,6 +77,25 @@ def test_a_browser_that_asks_first_for_another_page_is_told_nothing(gateway: Run
 def test_a_listed_page_may_open_a_websocket_and_another_may_not(gateway: Running, path: str) -> None:
     assert gateway.opened(path, additional_headers={"Origin": LISTED}) == 101
     assert gateway.opened(path, additional_headers={"Origin": OTHER}) == 403
+
+
+@pytest.mark.parametrize("path", ["/v1/live", "/v1/streams/a/publish", "/v1/streams/a/publish?producer=p"])
+@pytest.mark.parametrize("scheme", ["", "http://", "HTTP://"])
+def test_a_target_with_our_own_address_is_no_way_round(gateway: Running, path: str, scheme: str) -> None:
+    """A request line can have a path, or an address with a path."""
+    host = f"127.0.0.1:{gateway.port}"
+    upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13"
+    for browser, status in [
+        ("", 101),
+        (f"Origin: http://{host}\r\n", 101),
+        (f"Origin: {LISTED}\r\n", 101),
+        (f"Origin: {OTHER}\r\n", 403),
+        ("Sec-Fetch-Site: cross-site\r\n", 403),
+    ]:
+        head = f"GET {scheme and scheme + host}{path} HTTP/1.1\r\nHost: {host}\r\n{upgrade}\r\n{browser}"
+        with socket.create_connection(("127.0.0.1", gateway.port), DEADLINE_S) as connection:
+            connection.sendall(f"{head}Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode())
+            assert int(connection.recv(4096).split()[1]) == status, browser
 
 
 def test_being_listed_is_no_key(tmp_path: Path) -> None:

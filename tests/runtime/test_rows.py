@@ -11,14 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
 
 from penstock import App, Context, Event, cep, joins, rollups, windows
 from penstock.control import HandlerStatus, NodeStatus, ViewStatus
 from penstock.core.access import Policy
+from penstock.core.clock import WallClock
 from penstock.core.columns import to_batch
-from penstock.core.contracts import StreamSpec
+from penstock.core.contracts import Output, StreamSpec
 from penstock.core.schema import Failed, Late, event_schema
+from penstock.core.settings import Settings
+from penstock.queue import EmbeddedLog
+from penstock.runtime.changes import ChangePublisher
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.storage import EmbeddedStorage
+from penstock.runtime.views import open_reader, view_spec
 from tests.memory_log import DEADLINE_S
 from tests.runtime.guarded import Reading, Running, Seen, SeenKey, running
 from tests.runtime.statuses import engine_status, figures
@@ -129,12 +137,8 @@ def test_a_cursor_of_another_shows_no_row_of_theirs(gateway: Running) -> None:
 
 
 def test_what_cannot_be_shown_in_part_is_refused(gateway: Running) -> None:
-    """Dead letters of a limited stream, replies and states cannot be used to see its rows."""
-    ops, ann = gateway.add("ops", "admin"), gateway.add("ann", "consume:*", "produce:a")
-    post(gateway, "a", ops, {"k": 5})
-    letters = get(gateway, "/v1/streams/a.rejected", ann)
-    assert (letters.status_code, letters.json()["code"]) == (403, "forbidden")
-    assert get(gateway, "/v1/streams/a.rejected", ops).status_code == 200
+    """Replies and states cannot be used to see the rows of a limited stream."""
+    ann = gateway.add("ann", "consume:*", "produce:a")
     ack = post(gateway, "a", ann, {"k": "ann"}).json()["ack"]
     response = get(gateway, f"/v1/acks/{ack}", ann)
     assert response.status_code == 200
@@ -220,6 +224,145 @@ def test_the_state_of_a_handler_is_refused_to_those_with_a_rule_on_what_it_reads
         ops, ann = gateway.add("ops", "admin"), gateway.add("ann", *words)
         assert get(gateway, "/v1/handlers/h/state/bob", ann).status_code == status
         assert get(gateway, "/v1/handlers/h/state/bob", ops).status_code == 404
+
+
+class Hit(Event):
+    path: str
+    ms: int
+
+
+@pytest.mark.parametrize(
+    ("rules", "seen"),
+    [
+        ({}, 1),
+        ({"hits": "path NOT LIKE '/internal/%'"}, 0),
+        ({"hits": "ms = 1"}, 0),
+        ({"hits*": "path NOT LIKE '/internal/%'"}, 0),
+        ({"hits": "ms = 1", "*": "TRUE"}, 0),
+        ({"hits": "ms = 1", "hits.rejected": "path = '/other'"}, 0),
+        ({"hits": "ms = 1", "hits.rejected": "reason IS NOT NULL"}, 1),
+        ({"other": "FALSE"}, 1),
+    ],
+)
+def test_dead_letters_are_not_shown_to_those_with_a_rule_on_their_stream(
+    tmp_path: Path, rules: dict[str, str], seen: int
+) -> None:
+    """They have the bytes of whole events. Their `path` is not the event's, although it has the same name."""
+    app = App("site")
+    app.stream("hits", Hit)
+    with running(tmp_path, policy=Policy(rows=rules), app=app) as gateway:
+        ops, ann = gateway.add("ops", "admin"), gateway.add("ann", "consume:*")
+        post(gateway, "hits", ops, {"path": "/internal/payroll?name=bob", "ms": "slow"})
+        path = "/v1/streams/hits.rejected"
+        assert len(get(gateway, path, ops, since="earliest").json()["events"]) == 1
+        shown = get(gateway, path, ann, since="earliest")
+        assert (shown.status_code, len(shown.json()["events"])) == (200, seen)
+        with gateway.client(ann) as client:
+            asked = client.post("/v1/query", json={"sql": 'SELECT * FROM "hits.rejected"'})
+        assert (asked.status_code, len(asked.json()["rows"])) == (200, seen)
+
+
+def write_changes(root: Path, app: App) -> None:
+    """Set the rows `ann`, `bob` and `eve` of the view `v`, and delete `bob`, which is private, and `eve`."""
+    directory = DataDirectory(root)
+    directory.make()
+    columns = pa.schema([("k", pa.string()), ("private", pa.bool_())])
+    view, storage = next(view for view in app.views if view.name == "v"), EmbeddedStorage(directory)
+    table = storage.view_table(view_spec(view, Settings()), WallClock())
+    table.describe(columns)
+    reader, log = open_reader(view, storage, Settings()), EmbeddedLog(directory.streams)
+    assert reader is not None
+    publisher = ChangePublisher(view, columns, reader, log)
+    publisher.publish()
+    rows = [{"k": "ann", "private": False}, {"k": "bob", "private": True}, {"k": "eve", "private": False}]
+    table.commit(Output(0, "[]", "[]", 1, pa.Table.from_pylist(rows, schema=columns)))
+    keys = pa.table({"k": ["bob", "eve"]})
+    table.commit(Output(1, "[]", "[]", 1, columns.empty_table(), keys))
+    publisher.publish()
+    publisher.close()
+    table.close()
+    log.close()
+
+
+def changes_app() -> App:
+    app = App("accounts")
+    app.stream("a", Reading, key="k")
+    app.sql("v", "SELECT k, max(n > 0) AS private FROM a GROUP BY k", key="k")
+    app.sql("moves", "SELECT k, count(*) AS n FROM `v.changes` GROUP BY k", key="k")
+    return app
+
+
+ALL_CHANGES = [("upsert", "ann"), ("upsert", "bob"), ("upsert", "eve"), ("delete", "bob"), ("delete", "eve")]
+EVE = [("upsert", "eve"), ("delete", "eve")]
+
+
+@pytest.mark.parametrize(
+    ("rules", "seen"),
+    [
+        ({}, ALL_CHANGES),
+        ({"v": "k = claim('sub')"}, EVE),
+        ({"v*": "k IN (claim('sub'), 'other')"}, EVE),
+        ({"v.*": "k = claim('sub')"}, EVE),
+        ({"v": "private = FALSE", "v.changes": "k = claim('sub')"}, EVE),
+        ({"v": "private = FALSE", "v.changes": "TRUE"}, ALL_CHANGES),
+        ({"v": "FALSE"}, []),
+    ],
+)
+def test_a_rule_on_the_key_also_applies_to_the_changes_of_a_view(
+    tmp_path: Path, rules: dict[str, str], seen: list[tuple[str, str]]
+) -> None:
+    """A caller gets the delete of each row that it has seen, and of no other row."""
+    app = changes_app()
+    write_changes(tmp_path, app)
+    with running(tmp_path, policy=Policy(rows=rules), app=app) as gateway:
+        eve = gateway.add("eve", "consume:v", "consume:v.changes")
+        page = get(gateway, "/v1/streams/v.changes", eve, since="earliest").json()
+        assert [(event["_change"], event["k"]) for event in page["events"]] == seen
+        with gateway.client(eve) as client:
+            asked = client.post("/v1/query", json={"sql": 'SELECT _change, k FROM "v.changes"'})
+        assert [(row["_change"], row["k"]) for row in asked.json()["rows"]] == seen
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"v": "coalesce(private, FALSE) = FALSE"},
+        {"v": "private = FALSE"},
+        {"v": "k = claim('sub') OR private IS NULL"},
+        {"v*": "NOT coalesce(private, FALSE)"},
+        {"v": "TRUE", "v.changes": "private IS NULL"},
+        {"v.changes": "_change = 'delete'"},
+        {"v": "private = FALSE", "*": "TRUE"},
+        {"v": "k = claim('sub')", "*": "TRUE"},
+        {"v": "k ="},
+    ],
+)
+def test_changes_are_refused_to_those_with_a_rule_on_more_than_the_key(tmp_path: Path, rules: dict[str, str]) -> None:
+    """A delete has only the key, so such a rule would show the keys of hidden rows, or no deletes at all. A pattern
+    that also covers other names does not open them."""
+    app = changes_app()
+    write_changes(tmp_path, app)
+    with running(tmp_path, policy=Policy(rows=rules), app=app) as gateway:
+        ops, eve = gateway.add("ops", "admin"), gateway.add("eve", "consume:*")
+        assert len(get(gateway, "/v1/streams/v.changes", ops, since="earliest").json()["events"]) == len(ALL_CHANGES)
+        sql = 'SELECT * FROM "v.changes"'
+        requests: list[tuple[str, str, dict[str, Any]]] = [
+            ("GET", "/v1/streams/v.changes", {}),
+            ("GET", "/v1/streams/v.changes/live", {}),
+            ("POST", "/v1/query", {"json": {"sql": sql}}),
+            ("GET", "/v1/query/live", {"params": {"sql": sql}}),
+            ("POST", "/v1/webhooks", {"json": {"url": "https://hook.example/", "stream": "v.changes"}}),
+        ]
+        with gateway.client(eve) as client:
+            for method, path, content in requests:
+                refused = client.request(method, path, **content)
+                assert (refused.status_code, refused.json()["code"]) == (403, "forbidden"), path
+                assert "read the view v" in refused.json()["detail"], path
+        with gateway.socket("/v1/live", eve) as connection:
+            for asked in ({"stream": "v.changes"}, {"query": sql}):
+                connection.send(json.dumps({"op": "subscribe", "id": "1", **asked}))
+                answer = json.loads(connection.recv(60))
+                assert (answer["event"], answer["data"]["code"]) == ("error", "forbidden")
 
 
 def timed_app() -> App:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import trustme
 from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from penstock.core.access import read_policy
 from penstock.core.settings import Settings
@@ -64,12 +65,13 @@ def served(
     *,
     require: str = "true",
     settings: Settings | None = None,
+    pages: str = "",
 ) -> Iterator[Running]:
     write(folder, authority.issue_cert("localhost", "127.0.0.1"))
     if clients is not None:
         clients.cert_pem.write_to_path(folder / "ca.pem")
     more = CLIENTS.format(require=require) if clients is not None else ""
-    (folder / "access.toml").write_text(TLS + more)
+    (folder / "access.toml").write_text(TLS + more + pages)
     with running(folder / "data", read_policy(folder / "access.toml"), settings) as gateway:
         gateway.trust(authority)
         yield gateway
@@ -377,6 +379,62 @@ def test_a_key_does_not_keep_a_connection_whose_certificate_is_not_trusted_any_m
         gateway.reload()
         answer = bob.post("/v1/streams/a", json={"k": "v"})
         assert (answer.status_code, answer.headers["connection"]) == (401, "close")
+
+
+LISTED = "https://shop.example"
+PAGES = f'\n[pages]\norigins = ["{LISTED}"]\n'
+
+
+def statuses(gateway: Running, context: ssl.SSLContext, **headers: str) -> list[int]:
+    """Return the statuses of a POST, a read and a WebSocket with these headers."""
+
+    async def upgraded() -> int:
+        options: Any = {"ssl": context, "server_hostname": "localhost", "proxy": None, "additional_headers": headers}
+        try:
+            async with connect(f"wss://127.0.0.1:{gateway.port}/v1/streams/a/publish", **options):
+                return 101
+        except InvalidStatus as error:
+            return error.response.status_code
+
+    with gateway.client(verify=context) as client:
+        posted = client.post("/v1/streams/a", json={"k": "v"}, headers=headers)
+        read = client.get("/v1/streams/a", headers=headers)
+    return [posted.status_code, read.status_code, asyncio.run(asyncio.wait_for(upgraded(), 20))]
+
+
+@pytest.mark.parametrize("require", ["true", "false"])
+def test_a_page_of_another_origin_cannot_use_the_certificate_of_its_visitor(
+    tmp_path: Path, authority: trustme.CA, clients: trustme.CA, require: str
+) -> None:
+    """A browser sends the certificate with the requests of any page. A listed page can read our answers, so it needs a
+    key of its own. A program and the gateway's own page are identified by the certificate."""
+    context = trusting(authority, clients.issue_cert("sensor.example"))
+    with served(tmp_path, authority, clients, require=require, pages=PAGES) as gateway:
+        own = f"https://127.0.0.1:{gateway.port}"
+        assert statuses(gateway, context) == [200, 403, 101]
+        assert statuses(gateway, context, **{"Origin": own, "Sec-Fetch-Site": "same-origin"}) == [200, 403, 101]
+        for site in ({}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-origin"}):
+            assert statuses(gateway, context, Origin=LISTED, **site) == [401, 401, 401]
+        assert statuses(gateway, context, Origin="https://evil.example") == [403, 403, 403]
+        with gateway.client(verify=context) as page:
+            refusal = page.get("/v1/streams/a", headers={"Origin": LISTED})
+            assert "send a key as well" in refusal.json()["detail"]
+            assert refusal.headers["access-control-allow-origin"] == LISTED, "the page can show the reason"
+        key = f"Bearer {gateway.add('bob', 'admin')}"
+        assert statuses(gateway, context, Origin=LISTED, Authorization=key) == [200, 200, 101]
+
+
+def test_a_page_with_a_key_still_needs_a_certificate_that_is_trusted(
+    tmp_path: Path, authority: trustme.CA, clients: trustme.CA
+) -> None:
+    """With `require`, that its certificate does not identify the page does not make the connection trusted."""
+    context = trusting(authority, clients.issue_cert("sensor.example"))
+    with served(tmp_path, authority, clients, pages=PAGES) as gateway:
+        with gateway.client(gateway.add("bob", "admin"), verify=context) as page:
+            assert page.get("/v1/streams/a", headers={"Origin": LISTED}).status_code == 200
+            trustme.CA().cert_pem.write_to_path(tmp_path / "ca.pem")
+            gateway.reload()
+            assert page.get("/v1/streams/a", headers={"Origin": LISTED}).status_code == 401
 
 
 @pytest.mark.parametrize(("require", "closed"), [("true", True), ("false", False)])

@@ -115,7 +115,8 @@ def test_a_page_under_way_while_the_view_is_made_anew_mixes_nothing(monkeypatch:
         for number in range(3):
             view.put({f"new-{number}": 1})
         go.set()
-        page = json.loads((await asking).body)
+        answer = await asking
+        page = json.loads(answer.body + answer.end)
         assert "new" not in json.dumps(page.get("changes", [])), "changes of the new view under a cursor of the old"
         assert page["reset"]
         assert len(page["rows"]) == 3

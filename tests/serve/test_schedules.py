@@ -129,7 +129,7 @@ async def follow_view(channel: Channel, copy: Copy, chance: random.Random, over:
 
 async def poll(channel: Channel, copy: Copy, chance: random.Random) -> None:
     page = await channel.page(copy.cursor, 10, wait_s=chance.choice([0, 0.01]))
-    answer = json.loads(page.body)
+    answer = json.loads(page.body + page.end)
     if "rows" in answer:
         copy.hear("reset", {}, page.cursor)
         copy.hear("snapshot", answer, page.cursor)
@@ -286,7 +286,7 @@ async def follow_stream(channel: Channel, heard: Heard, chance: random.Random, o
             page = await channel.page(heard.cursor, chance.randint(1, 4), wait_s=chance.choice([0, 0.01]))
         except Busy:  # it was trimmed or recreated at each of its tries: ask again
             continue
-        answer = json.loads(page.body)
+        answer = json.loads(page.body + page.end)
         if answer.get("reset"):  # it does not say where it begins, so its content is not checked
             heard.hear("reset", {}, page.cursor)
         else:

@@ -53,10 +53,19 @@ class Bucket:
 
 @dataclass(frozen=True)
 class RowRule:
-    """A SQL condition that selects the rows visible to a caller, and the claims that `claim('name')` refers to."""
+    """A SQL condition that selects the rows visible to a caller, and the claims that `claim('name')` refers to.
+
+    If no row can be shown, the condition is `FALSE`, and `refusal` can contain the reason.
+    """
 
     condition: str
     claims: Mapping[str, Any]
+    refusal: str = ""
+
+    def require_shown(self) -> None:
+        """Raise `Forbidden` if there is a reason to refuse the caller instead of showing it no rows."""
+        if self.refusal:
+            raise Forbidden(self.refusal)
 
 
 @dataclass(frozen=True)
@@ -64,25 +73,45 @@ class Sight:
     """The rows visible to a caller, as determined by the access file's row rules and the caller's claims.
 
     Some streams contain complete events from other streams as text. `carried` maps the name of each such stream to the
-    names of the other streams.
+    names of the other streams. `change_keys` maps the name of each stream of a view's changes to the view's key
+    columns, which are the only columns that have values in a delete.
     """
 
     rules: Mapping[str, str] = field(default_factory=dict)
     claims: Mapping[str, Any] = field(default_factory=dict)
     carried: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    change_keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def rule(self, name: str) -> RowRule | None:
         """Return the rule for `name`: its own rule or, if it has none, the rule of the first pattern that covers it. If
-        no pattern covers it, the rule for the name before its last dot applies, so the rule of a view also applies to
-        the view's changes. A stream that carries events from a stream with a rule shows no rows unless it has its own
-        rule: the other stream's rule cannot be applied to text."""
+        no pattern covers it, the rule for the name before its last dot applies. A stream that carries events from a
+        stream with a rule shows no rows unless it has its own rule: the other stream's rule, and a pattern that covers
+        both streams, cannot be applied to text."""
+        if name in self.change_keys:
+            return self._change_rule(name, name.rpartition(".")[0])
         own = self._row_rule(name)
-        if own is None and any(self.rule(stream) is not None for stream in self.carried.get(name, ())):
+        if name not in self.rules and any(self.rule(stream) is not None for stream in self.carried.get(name, ())):
             return RowRule("FALSE", {})
         while own is None and "." in name:
             name = name.rpartition(".")[0]
             own = self._row_rule(name)
         return own
+
+    def _change_rule(self, name: str, view: str) -> RowRule | None:
+        """Return the rule for the changes of a view: their own, or that of the view. It can be applied only if it reads
+        no columns except the key: any other column is NULL in a delete, so the rule would show deletes of rows that it
+        hides, or hide deletes of rows that it shows. A pattern must agree with the rule of the view."""
+        from penstock.core.filters import reads_only  # imports pyarrow
+
+        own, of_view = self._row_rule(name), self.rule(view)
+        rule = of_view if own is None else own
+        if rule is None:
+            return None
+        is_settled = name in self.rules or of_view is None or of_view == rule
+        if is_settled and reads_only(rule.condition, self.change_keys[name]):
+            return rule
+        refusal = f"the row rule cannot be applied to {name}, where a delete has only the key; read the view {view}"
+        return RowRule("FALSE", {}, refusal)
 
     def _row_rule(self, name: str) -> RowRule | None:
         rule = self.rules.get(name) or next(

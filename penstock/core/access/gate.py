@@ -83,10 +83,11 @@ class Gate:
         *,
         rate: float = 0.0,
         carried: Mapping[str, Sequence[str]] | None = None,
+        change_keys: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """Read all files. `rate` applies to callers without a rate of their own; 0 means no limit. `carried` is
-        described in `Sight`."""
-        self._carried = carried or {}
+        """Read all files. `rate` applies to callers without a rate of their own; 0 means no limit. `carried` and
+        `change_keys` are described in `Sight`."""
+        self._carried, self._change_keys = carried or {}, change_keys or {}
         self._policy = policy
         self._store = keys
         self._rate = rate
@@ -120,13 +121,22 @@ class Gate:
             if (shown := other_readers(path)) is not None:
                 _log.warning("%s", shown)
 
-    def caller(self, headers: Iterable[tuple[bytes, bytes]], certified: Certified = NOT_CERTIFIED) -> Caller:
-        """Return the caller of a request with these headers. Raises `Unauthorized`."""
+    def caller(
+        self,
+        headers: Iterable[tuple[bytes, bytes]],
+        certified: Certified = NOT_CERTIFIED,
+        *,
+        by_certificate: bool = True,
+    ) -> Caller:
+        """Return the caller of a request with these headers. If `by_certificate` is false, the certificate does not
+        identify the caller, but its connection is refused in the same cases. Raises `Unauthorized`."""
         if not self.admits(certified):
             raise Unauthorized(NOT_TRUSTED)
         if self.is_open:
             return self.anyone
         credential = _credential(headers)
+        if credential is None and certified.names and not by_certificate:
+            raise Unauthorized("for a page of another origin, a client certificate is not enough; send a key as well")
         if credential is None:
             return self._certified(certified)
         caller = self.remembered(credential)
@@ -303,7 +313,7 @@ class Gate:
                 bucket = self._buckets[name] = Bucket(chosen)
         ends = until.timestamp() if isinstance(until, datetime) else until
         known = {"sub": name.partition(":")[2]} if claims is None else claims
-        sight = Sight(self._policy.rows, known, self._carried)
+        sight = Sight(self._policy.rows, known, self._carried, self._change_keys)
         return Caller(name, granted, bucket, math.inf if ends is None else ends, sight, key_added)
 
     def _checked(self, credential: bytes) -> Caller:

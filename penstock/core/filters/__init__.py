@@ -11,6 +11,6 @@ No data can make these calls fail: a value that cannot be computed is NULL. `fil
 all users of the same expressions, and evaluates batches in slices of bounded size. `limits` defines the limits.
 """
 
-from penstock.core.filters.filter import Filter, compiled, said
+from penstock.core.filters.filter import Filter, compiled, reads_only, said
 
-__all__ = ["Filter", "compiled", "said"]
+__all__ = ["Filter", "compiled", "reads_only", "said"]

@@ -12,10 +12,12 @@ import pyarrow.compute as pc
 
 from penstock.core.filters import comparisons, syntax
 from penstock.core.filters.claims import claimed, named
-from penstock.core.filters.compiler import Compiler
+from penstock.core.filters.compiler import NO_GROWTH, Compiler, Growth
 from penstock.core.filters.filter import Filter
 from penstock.core.filters.kinds import SCALARS, TIME, Mistake, Operand, Run
-from penstock.core.filters.syntax import FieldAccess, Name, Node, SelectItem
+from penstock.core.filters.limits import ROW_BYTES_MAX
+from penstock.core.filters.slices import Slicing
+from penstock.core.filters.syntax import FieldAccess, FunctionCall, Lambda, Name, Node, SelectItem
 from penstock.core.filters.tokens import refused
 from penstock.core.schema import SYSTEM_COLUMNS
 
@@ -25,13 +27,13 @@ def built(
 ) -> Filter:
     asking, selecting = Compiler(schema), Compiler(schema)
     condition = None if where is None else _where_condition(asking, where, claims)
-    asked = frozenset(asking.columns)
+    asked, slicing = frozenset(asking.columns), Slicing.of(*asking.growth)
     if select is None:
-        return Filter(schema, frozenset(schema.names), asked, condition, None)
+        return Filter(schema, frozenset(schema.names), asked, condition, None, (), slicing)
     outputs = _selected_columns(selecting, select, key)
     fields = pa.schema([pa.field(output.name, output.type) for output in outputs])
     runs, grown = tuple(output.run for output in outputs), tuple(i for i, output in enumerate(outputs) if output.grows)
-    return Filter(fields, asked | selecting.columns, asked, condition, runs, grown)
+    return Filter(fields, asked | selecting.columns, asked, condition, runs, grown, slicing, _select_slicing(outputs))
 
 
 @contextmanager
@@ -56,13 +58,44 @@ def asked_of_reader(where: str) -> tuple[str, ...]:
         return tuple(sorted(named(syntax.condition(where))))
 
 
+@lru_cache(maxsize=256)
+def columns_named(where: str) -> frozenset[str]:
+    """Return the names in an operator's condition that can be columns. Raises `BadExpression` if the condition is not
+    valid SQL."""
+    with _refusing_mistakes("where", where):
+        return frozenset(_names_in(syntax.condition(where)))
+
+
+def _names_in(node: Node) -> Iterator[str]:
+    """Yield the names in a tree. The name of a list element in a lambda is among them."""
+    match node:
+        case Name():
+            yield node.name
+        case FieldAccess():
+            yield from _names_in(node.of)
+        case Lambda():
+            yield from _names_in(node.body)
+        case FunctionCall():
+            for argument in node.arguments:
+                yield from _names_in(argument)
+
+
 class _Output(NamedTuple):
-    """A column of the result. `grows` is true for strings or bytes that a function produces."""
+    """A column of the result. `grows` is true for strings or bytes that a function produces. `growth` counts the
+    operations that create or copy strings."""
 
     name: str
     type: pa.DataType
     run: Run
     grows: bool = False
+    growth: Growth = NO_GROWTH
+
+
+def _select_slicing(outputs: Sequence[_Output]) -> Slicing:
+    """Return the slices for the columns of a `select`, which are computed one after another."""
+    created = max(output.growth.created for output in outputs)
+    copied = max(output.growth.copied for output in outputs)
+    return Slicing.of(created, copied, ROW_BYTES_MAX if any(output.grows for output in outputs) else 0)
 
 
 def _selected_columns(compiler: Compiler, text: str, key: Sequence[str]) -> list[_Output]:
@@ -71,6 +104,7 @@ def _selected_columns(compiler: Compiler, text: str, key: Sequence[str]) -> list
         columns: dict[str, _Output] = {}
         paths: set[tuple[str, ...]] = set()
         for item in syntax.columns(text):
+            before = compiler.growth
             name, path, operand = _select_item_name(item), _column_path(item.node), compiler.operand(item.node)
             if name in columns:
                 raise Mistake(item.position, f"two columns are called {name!r}")
@@ -81,7 +115,7 @@ def _selected_columns(compiler: Compiler, text: str, key: Sequence[str]) -> list
             if path in paths:
                 raise Mistake(item.node.position, f"{operand.shown} is selected twice; remove one of them")
             paths |= {path} if path else set()
-            columns[name] = _output_column(name, operand, bool(path))
+            columns[name] = _output_column(name, operand, bool(path))._replace(growth=compiler.growth.since(before))
     missing = [_output_column(name, compiler.operand(Name(name, 0)), True) for name in key if name not in columns]
     return [*missing, *columns.values()]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from difflib import get_close_matches
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +17,7 @@ from penstock.core.filters.alike import is_whole
 from penstock.core.filters.functions import Function
 from penstock.core.filters.kinds import NULL, REAL, TEXT, TRUTH, WHOLE, Mistake, Operand, constant, loaded
 from penstock.core.filters.limits import CALLS_MAX, PATTERNS_MAX
+from penstock.core.filters.slices import Slicing
 from penstock.core.filters.syntax import FieldAccess, FunctionCall, Lambda, Literal, Name, Node
 from penstock.core.schema import SYSTEM_COLUMNS
 
@@ -23,6 +25,8 @@ Builder = Callable[[Sequence[Operand]], Operand]
 _SHOWN_MAX = 40
 _NAMES_SHOWN = 8
 _PATTERNS = ("like", "ilike")
+_CREATING = ("||", "concat", "replace")
+_GROWING = ("text", "bytes", "list", "map", "struct")
 _ONE_ROW = pa.RecordBatch.from_pydict({"": pa.nulls(1)})
 
 
@@ -57,12 +61,27 @@ FUNCTIONS: Mapping[str, Function] = {
 }
 
 
+class Growth(NamedTuple):
+    """The number of operations that create longer strings, and of operations that return strings or lists, which can be
+    copies of their operands."""
+
+    created: int = 0
+    copied: int = 0
+
+    def since(self, before: Growth) -> Growth:
+        return Growth(self.created - before.created, self.copied - before.copied)
+
+
+NO_GROWTH = Growth()
+
+
 @dataclass
 class _Tally:
     """The number of expensive operations in one expression."""
 
     calls: int = 0
     patterns: int = 0
+    growth: Growth = NO_GROWTH
 
 
 class Compiler:
@@ -73,6 +92,11 @@ class Compiler:
         self._names = [name for name in schema.names if name not in SYSTEM_COLUMNS]
         self._tally = _Tally()
         self.columns: set[str] = set()
+
+    @property
+    def growth(self) -> Growth:
+        """The operations compiled so far that make strings."""
+        return self._tally.growth
 
     def operand(self, node: Node) -> Operand:
         match node:
@@ -89,7 +113,9 @@ class Compiler:
             case Lambda():
                 raise Mistake(node.position, "a condition with -> is allowed only in exists")
         arguments = [self.operand(argument) for argument in node.arguments]
-        return _settled(self._call(node, arguments), arguments)
+        operand = _settled(self._call(node, arguments), arguments)
+        self._count_growth(node, operand)
+        return operand
 
     def _column(self, node: Name) -> Operand:
         if node.name not in self._names:
@@ -109,8 +135,9 @@ class Compiler:
         if lists.kind.name != "list":
             raise Mistake(lists.position, f"exists requires a list, but {lists.typed} is not one")
         self._count(node, ())
-        inner = _OfElement(condition.name, lists.kind.arrow.value_type, self._tally)
-        return nested.exists(lists, comparisons.truth(inner.operand(condition.body)), condition.name)
+        inner, before = _OfElement(condition.name, lists.kind.arrow.value_type, self._tally), self.growth
+        hit = comparisons.truth(inner.operand(condition.body))
+        return nested.exists(lists, hit, condition.name, Slicing.of(*self.growth.since(before)))
 
     def _call(self, node: FunctionCall, operands: Sequence[Operand]) -> Operand:
         self._count(node, operands)
@@ -130,6 +157,11 @@ class Compiler:
             raise Mistake(node.position, f"there are more than {CALLS_MAX} functions and patterns")
         if tally.patterns > PATTERNS_MAX:
             raise Mistake(node.position, f"there are more than {PATTERNS_MAX} patterns with % or _ inside")
+
+    def _count_growth(self, node: FunctionCall, operand: Operand) -> None:
+        if operand.fixed is None and operand.kind.name in _GROWING:
+            created, copied = self.growth
+            self._tally.growth = Growth(created + (node.name in _CREATING), copied + 1)
 
 
 class _OfElement(Compiler):

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from penstock.core.errors import BadExpression
 from penstock.core.filters.kinds import Run, full
-from penstock.core.filters.limits import CACHE_FILTERS, ROW_BYTES_MAX, SLICE_ROWS
+from penstock.core.filters.limits import CACHE_FILTERS, ROW_BYTES_MAX
+from penstock.core.filters.slices import WHOLE_SLICES, Slicing, joined_slices
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +31,9 @@ class Filter:
     _condition: Run | None
     _outputs: tuple[Run, ...] | None
     _grown: tuple[int, ...] = ()
+    _condition_slicing: Slicing = WHOLE_SLICES
+    slicing: Slicing = WHOLE_SLICES
+    """The slices for which `project` evaluates the columns. What it creates for one of them is bounded."""
 
     @property
     def selects(self) -> bool:
@@ -42,46 +46,72 @@ class Filter:
         if self._condition is None:
             return pa.repeat(pa.scalar(True), batch.num_rows)
         condition = self._condition
-        return _joined_slices([_nulls_as_false(full(condition(part), part.num_rows)) for part in _filter_slices(batch)])
+        parts = self._condition_slicing.parts(batch, self.asked)
+        return joined_slices([_nulls_as_false(full(condition(part), part.num_rows)) for part in parts])
 
     def project(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the filter's selected columns for all rows; without a `select`, return the batch itself."""
+        """Return the filter's selected columns for all rows; without a `select`, return the batch itself.
+
+        The result holds at most `ROW_BYTES_MAX` of new strings for each row, and the work on one slice about
+        `SLICE_BYTES` in addition.
+        """
         if self._outputs is None:
             return batch
-        parts = [self._columns_of(part, self._outputs) for part in _filter_slices(batch)]
-        arrays = [_joined_slices(pieces) for pieces in zip(*parts, strict=True)]
+        parts = [self._columns_of(part, self._outputs) for part in self.slicing.parts(batch, self.columns)]
+        arrays = [joined_slices(pieces) for pieces in zip(*parts, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _columns_of(self, part: pa.RecordBatch, outputs: Sequence[Run]) -> list[Any]:
-        arrays = [full(output(part), part.num_rows) for output in outputs]
-        if self._grown:
-            fits = _small_rows_mask([arrays[index] for index in self._grown])
-            for index in () if fits is None else self._grown:
-                arrays[index] = pc.if_else(fits, arrays[index], pa.scalar(None, arrays[index].type))
-        return arrays
+        grown = _grown_columns(part, {index: outputs[index] for index in self._grown})
+        return [
+            grown[index] if index in grown else full(output(part), part.num_rows)
+            for index, output in enumerate(outputs)
+        ]
 
 
 def _nulls_as_false(truths: Any) -> Any:
     return truths.fill_null(False) if truths.null_count else truths
 
 
-def _small_rows_mask(texts: Sequence[Any]) -> Any:
-    """Return a mask of the rows whose strings together do not exceed the limit, or None if no row exceeds it."""
+def _grown_columns(part: pa.RecordBatch, outputs: Mapping[int, Run]) -> dict[int, Any]:
+    """Compute the columns of strings that functions produce.
+
+    In a row whose strings together exceed the limit, all of them are NULL. Such a row is left out of the columns after
+    the one that exceeds the limit, and the arrays returned have no bytes for it. Strings dropped in that way exist only
+    until the function returns, and are at most one column's more than the limit.
+    """
+    count, lengths, bound = part.num_rows, list[Any](), 0
+    places: Any = None  # the rows left, or None while none is left out
+    computed: dict[int, tuple[Any, Any]] = {}
+    for index, output in outputs.items():
+        array = full(output(part), part.num_rows)
+        computed[index] = places, array
+        lengths.append(pc.binary_length(array))
+        bound += pc.max(lengths[-1]).as_py() or 0
+        if bound <= ROW_BYTES_MAX:  # no row can be above the limit
+            continue
+        total = _total(lengths)
+        fits = pc.less_equal(total, ROW_BYTES_MAX)
+        if not pc.all(fits, min_count=0).as_py():
+            places = pa.array(range(count), pa.int32()) if places is None else places
+            part, places, total = part.filter(fits), places.filter(fits), total.filter(fits)
+        lengths, bound = [total], pc.max(total).as_py() or 0
+    if places is None:
+        return {index: array for index, (_, array) in computed.items()}
+    rows = pa.array(range(count), pa.int32())
+    kept = pc.if_else(pc.is_in(rows, value_set=places), rows, pa.scalar(None, pa.int32()))
+    return {
+        index: array.take(kept if of is None else pc.index_in(kept, value_set=of, skip_nulls=True))
+        for index, (of, array) in computed.items()
+    }
+
+
+def _total(lengths: Sequence[Any]) -> Any:
+    """Return the total length for each row. NULL counts as empty."""
     total = pa.scalar(0, pa.int64())
-    for column in texts:
-        total = pc.add(total, pc.cast(pc.coalesce(pc.binary_length(column), pa.scalar(0, pa.int32())), pa.int64()))
-    fits = pc.less_equal(total, ROW_BYTES_MAX)
-    return None if pc.all(fits, min_count=0).as_py() else fits
-
-
-def _filter_slices(batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-    if batch.num_rows <= SLICE_ROWS:
-        return (batch,)
-    return (batch.slice(start, SLICE_ROWS) for start in range(0, batch.num_rows, SLICE_ROWS))
-
-
-def _joined_slices(pieces: Sequence[Any]) -> Any:
-    return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+    for column in lengths:
+        total = pc.add(total, pc.cast(column, pa.int64()).fill_null(0))
+    return total
 
 
 _cache: OrderedDict[Any, Filter] = OrderedDict()
@@ -132,3 +162,14 @@ def said(where: str | None, claims: Mapping[str, Any] | None) -> str | None:
     from penstock.core.filters.building import asked_of_reader
 
     return repr([claims.get(name) for name in asked_of_reader(where)])
+
+
+def reads_only(where: str, columns: Iterable[str]) -> bool:
+    """Return whether a condition that an operator has written reads none but these columns. An invalid condition does
+    not."""
+    from penstock.core.filters.building import columns_named
+
+    try:
+        return columns_named(where) <= frozenset(columns)
+    except BadExpression:
+        return False

@@ -34,6 +34,9 @@ ROW_BYTES_MAX = 16_384
 """Maximum total size in bytes of the strings that the functions in one `select` produce for a row. In a row that
 exceeds this limit, these strings are NULL."""
 SLICE_ROWS = 4_096
-"""Number of rows evaluated at a time, so that no step produces more than this many strings."""
+"""Maximum number of rows evaluated at a time, so that no step produces more than this many strings."""
+SLICE_BYTES = 24 * 1024 * 1024
+"""About the maximum size in bytes of the strings that an expression holds for the rows evaluated at a time. An
+expression that can make a row larger is evaluated for fewer rows at a time."""
 CACHE_FILTERS = 1_024
 """Maximum number of cached filters. A filter that is evicted while in use continues to work."""

@@ -13,7 +13,7 @@ from penstock.core.filters import comparisons, texts
 from penstock.core.filters.alike import is_whole
 from penstock.core.filters.functions import Function, anything, computed, need
 from penstock.core.filters.kinds import TEXT, TRUTH, WHOLE, Mistake, Operand, Run, constant, full, kind_of, loaded
-from penstock.core.filters.limits import SLICE_ROWS
+from penstock.core.filters.slices import Slicing, joined_slices
 
 INDEX_MAX = 2**31 - 1
 
@@ -88,30 +88,27 @@ def contains(operands: Sequence[Operand]) -> Operand:
     return computed(TRUTH, lambda batch: _any_of(run(batch), hit), this.position)
 
 
-def exists(this: Operand, hit: Run, name: str) -> Operand:
+def exists(this: Operand, hit: Run, name: str, slicing: Slicing) -> Operand:
     """Build a filter's condition that is true if `hit` is true for an element of the list. `hit` is a condition on a
-    batch of elements in a column `name`. The result is NULL if the list is NULL, or if `hit` is not true for any
-    element but is unknown for at least one element."""
+    batch of elements in a column `name`, evaluated for one slice after another. The result is NULL if the list is NULL,
+    or if `hit` is not true for any element but is unknown for at least one element."""
     run = this.run
-    return computed(TRUTH, lambda batch: _exists(run(batch), hit, name), this.position, "exists(...)")
+    return computed(TRUTH, lambda batch: _exists(run(batch), hit, name, slicing), this.position, "exists(...)")
 
 
-def _exists(lists: Any, hit: Run, name: str) -> Any:
+def _exists(lists: Any, hit: Run, name: str, slicing: Slicing) -> Any:
     elements, starts, ends = _elements(lists)
-    hits = _hits(elements, hit, name)
+    hits = _hits(elements, hit, name, slicing)
     some = _any(hits.fill_null(False), starts, ends)
     unsure = pc.or_(_any(hits.is_null(), starts, ends), lists.is_null())
     return pc.if_else(some, some, pc.if_else(unsure, pa.scalar(None, pa.bool_()), pa.scalar(False)))
 
 
-def _hits(elements: Any, hit: Run, name: str) -> Any:
+def _hits(elements: Any, hit: Run, name: str, slicing: Slicing) -> Any:
     """Evaluate the condition for each element, in slices, because one event can have a very large number of
     elements."""
-    pieces = [pa.array([], pa.bool_())]
-    for start in range(0, len(elements), SLICE_ROWS):
-        part = pa.RecordBatch.from_arrays([elements.slice(start, SLICE_ROWS)], [name])
-        pieces.append(full(hit(part), part.num_rows))
-    return pa.concat_arrays(pieces)
+    parts = slicing.parts(pa.RecordBatch.from_arrays([elements], [name]), (name,))
+    return joined_slices([full(hit(part), part.num_rows) for part in parts])
 
 
 def _any_of(lists: Any, hit: Any) -> Any:

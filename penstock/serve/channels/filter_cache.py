@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -26,11 +26,13 @@ KEPT_BYTES_MAX = 16 * 1024 * 1024
 
 INLINE_ROW_BYTES = 1024
 """Size above which a row counts as several rows."""
+JOINED_BYTES, JOINED_ROWS = 4096, 64
+"""Number of bytes, and of rows, that can be joined and hashed in the time in which one row is filtered."""
 ENTRY_BYTES = 512
 """Bytes counted for each cached result in addition to its own size."""
 
 T = TypeVar("T")
-_Name = tuple[RowFilter, int, int]
+_Name = tuple[RowFilter, int, int, Hashable]
 
 
 class ChangeData(msgspec.Struct):
@@ -56,6 +58,19 @@ def looks(change: ViewChange) -> int:
         return 1 + len(change.data) // 100
     size = len(change.data) + sum(len(row) for row in change.before if row is not None)
     return max(len(change.before), size // INLINE_ROW_BYTES)
+
+
+def looks_at(rows: Sequence[bytes]) -> int:
+    """Estimate how many rows must be filtered, as `looks` does for a change: a large row counts as several."""
+    if len(rows) > INLINE_ROWS:
+        return len(rows)
+    return max(len(rows), sum(map(len, rows)) // INLINE_ROW_BYTES)
+
+
+def join_cost(rows: Sequence[bytes]) -> int:
+    """Estimate the cost of joining and hashing rows, as a number of rows to filter."""
+    cost = 1 + len(rows) // JOINED_ROWS
+    return cost if cost > INLINE_ROWS else max(cost, sum(map(len, rows)) // JOINED_BYTES)
 
 
 def filter_change(change: ViewChange, row_filter: RowFilter, key: tuple[str, ...]) -> ViewChange | None:
@@ -151,8 +166,8 @@ def _deleted_key(row: bytes, key: tuple[str, ...]) -> bytes:
 
 
 class FilterCache(Generic[T]):
-    """Cache of filtered rows, by row filter and version. Each result is computed once, even if many readers request it
-    at the same time.
+    """Cache of filtered rows, by row filter and version, and by variant if there are several. Each result is computed
+    once, even if many readers request it at the same time.
 
     The least recently used results are evicted. Not thread-safe.
     """
@@ -164,14 +179,31 @@ class FilterCache(Generic[T]):
         self._tasks: dict[_Name, asyncio.Task[T]] = {}
         self.bytes = 0
 
+    def kept(self, row_filter: RowFilter, generation: int, version: int, variant: Hashable = None) -> T | None:
+        """Return the cached result for a row filter and version, or None if there is none."""
+        name = (row_filter, generation, version, variant)
+        entry = self._results.get(name)
+        if entry is None:
+            return None
+        self._results.move_to_end(name)
+        return entry[0]
+
     async def get(
-        self, row_filter: RowFilter, generation: int, version: int, rows: int, make: Callable[[], T], who: str = ""
+        self,
+        row_filter: RowFilter,
+        generation: int,
+        version: int,
+        rows: int,
+        make: Callable[[], T],
+        who: str = "",
+        variant: Hashable = None,
     ) -> T:
         """Return the cached result for a row filter and version, or compute it, in a thread if there are many rows.
 
-        The work continues if the caller is cancelled, because others might be waiting for it.
+        `rows` is an estimate in which large rows count as several (see `looks_at`). The work continues if the caller is
+        cancelled, because others might be waiting for it.
         """
-        name = (row_filter, generation, version)
+        name = (row_filter, generation, version, variant)
         entry = self._results.get(name)
         if entry is not None:
             self._results.move_to_end(name)

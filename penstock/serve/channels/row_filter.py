@@ -8,19 +8,26 @@ same chain are equal, so that readers can share cached results.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.columns import from_json_rows, json_rows
 from penstock.core.cursor import narrowed
-from penstock.core.errors import Busy
+from penstock.core.errors import BadParameter, Busy
 from penstock.core.filters import Filter, compiled, said
+from penstock.core.filters.limits import SLICE_BYTES, SLICE_ROWS
 from penstock.core.schema import HIDDEN_COLUMNS, shown
+
+SELECTED_BYTES_MAX = 64 * 1024 * 1024
+"""Maximum size in bytes of the rows that one pass of a `select` can hold, if they are also larger than the rows that
+they are made from."""
+Row = TypeVar("Row", bytes, bytes | None)
 
 
 @dataclass(frozen=True)
@@ -62,29 +69,67 @@ class RowFilter:
     def __bool__(self) -> bool:
         return bool(self.stages)
 
-    def rows(self, batch: pa.RecordBatch) -> list[bytes | None]:
-        """Return each event as JSON without system columns, or None if the event is not visible."""
+    def rows(self, batch: pa.RecordBatch) -> Iterator[bytes | None]:
+        """Yield each event as JSON without system columns, or None if the event is not visible. Events are filtered in
+        slices, when they are needed."""
         if not self.stages:
-            return list(json_rows(batch, [name for name in batch.schema.names if name not in HIDDEN_COLUMNS]))
-        seen, places = self._seen(self._fitted(batch))
-        shown_rows: list[bytes | None] = [None] * batch.num_rows
-        for place, row in zip(places, json_rows(seen), strict=True):
-            shown_rows[place] = row
-        return shown_rows
+            yield from json_rows(batch, [name for name in batch.schema.names if name not in HIDDEN_COLUMNS])
+            return
+        fitted, most = self._fitted(batch), self._slice_rows
+        for start in range(0, batch.num_rows, most):
+            part = fitted.slice(start, most)
+            seen, places = self._seen(part)
+            yield from _with_hidden(places, json_rows(seen), part.num_rows)
 
     def json_rows(self, rows: Sequence[bytes], columns: pa.RecordBatch | None = None) -> list[bytes | None]:
         """Filter rows that are already JSON. Without a selection, rows are returned unchanged.
 
-        `columns` contains the `asked` columns of the same rows, if they have been read already.
+        `columns` contains the `asked` columns of the same rows, if they have been read already. Raises `BadParameter`
+        if a selection makes too much of them (see `gathered`).
         """
+        return self.gathered(self.each_json_row(rows, columns), rows)
+
+    def each_json_row(self, rows: Sequence[bytes], columns: pa.RecordBatch | None = None) -> Iterator[bytes | None]:
+        """Yield each row as in `json_rows`. Rows are filtered in slices, when they are needed."""
         if not self.stages:
-            return list(rows)
-        seen, places = self._seen(from_json_rows(rows, self.schema, self.asked) if columns is None else columns)
-        shown_rows: list[bytes | None] = [None] * len(rows)
-        shown = json_rows(seen) if self._selects() else [rows[place] for place in places]
-        for place, row in zip(places, shown, strict=True):
-            shown_rows[place] = row
-        return shown_rows
+            yield from rows
+            return
+        asked, selects, most = self.asked, self._selects(), self._slice_rows
+        for start, end in _slices(rows, most):
+            some = rows if end - start == len(rows) else rows[start:end]
+            part = from_json_rows(some, self.schema, asked) if columns is None else columns.slice(start, end - start)
+            seen, places = self._seen(part)
+            yield from _with_hidden(
+                places, json_rows(seen) if selects else [some[place] for place in places], len(some)
+            )
+
+    def visible(self, rows: Sequence[bytes], most: int | None = None) -> list[bytes]:
+        """Return the visible rows of rows that are already JSON, and stop once there are `most`. Raises `BadParameter`
+        as `json_rows` does."""
+        seen = (row for row in self.each_json_row(rows) if row is not None)
+        return self.gathered(islice(seen, most), rows)
+
+    def gathered(self, seen: Iterable[Row], made_from: Sequence[bytes]) -> list[Row]:
+        """Return filtered rows as a list.
+
+        Raises `BadParameter` if a selection makes them larger than `SELECTED_BYTES_MAX`, and larger than the rows in
+        `made_from`. Without a selection, rows are not copied, so they are not limited.
+        """
+        if not self._selects():
+            return list(seen)
+        rows, size, most = list[Row](), 0, SELECTED_BYTES_MAX
+        for row in seen:
+            rows.append(row)
+            size += 0 if row is None else len(row)
+            if size > most:
+                most = max(most, sum(map(len, made_from)))
+                if size > most:
+                    raise BadParameter(
+                        f"the selected columns of these rows are larger than {most // 2**20} MiB; select fewer or "
+                        "shorter columns, or ask for fewer rows",
+                        parameter="select",
+                    )
+        return rows
 
     def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the filtered batch with the columns of the schema. A column that the batch does not have yet is filled
@@ -105,6 +150,11 @@ class RowFilter:
             batch = stage.project(batch)
         return batch, places.to_pylist()
 
+    @property
+    def _slice_rows(self) -> int:
+        """The number of rows to filter at a time, so that what all stages make of them is bounded."""
+        return min((stage.slicing.rows_max for stage in self.stages if stage.selects), default=SLICE_ROWS)
+
     def _selects(self) -> bool:
         return any(stage.selects for stage in self.stages)
 
@@ -117,6 +167,27 @@ class RowFilter:
             if stage.selects:
                 break
         return [name for name in self.schema.names if name in wanted]
+
+
+def _with_hidden(indexes: Sequence[int], shown_rows: Sequence[bytes], count: int) -> list[bytes | None]:
+    """Return a list of `count` rows, with the visible rows at their indexes and None at the others."""
+    rows: list[bytes | None] = [None] * count
+    for index, row in zip(indexes, shown_rows, strict=True):
+        rows[index] = row
+    return rows
+
+
+def _slices(rows: Sequence[bytes], rows_max: int) -> Iterator[tuple[int, int]]:
+    """Yield the start and end of slices of JSON rows that are limited in number and in bytes. A slice has at least one
+    row."""
+    start = size = 0
+    for index, row in enumerate(rows):
+        size += len(row)
+        if index > start and (index - start >= rows_max or size > SLICE_BYTES):
+            yield start, index
+            start, size = index, len(row)
+    if rows:
+        yield start, len(rows)
 
 
 class FiltersInUse:

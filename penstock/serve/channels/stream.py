@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -34,6 +35,8 @@ from penstock.serve.channels.threads import for_follower, for_reader
 from penstock.serve.channels.waiting import Take
 
 PAGE_BYTES_MAX = 8 * 1024 * 1024
+LAST_BYTES_MAX = 64 * 1024 * 1024
+"""Maximum size in bytes of the events that `last` returns. It reads all of them before it sends the first."""
 SCAN_EVENTS_MAX = 100_000
 """Maximum number of events that one page scans for matches, which takes a few tenths of a second in a thread."""
 SCAN_RUNS_MAX = 1_000
@@ -81,14 +84,45 @@ class _Found:
 
     generation: int
     after: Offsets
-    rows: list[bytes]
+    empty: bool
     gone: bool
     more: bool
+    page: PageBody
 
-    def page(self) -> PageBody:
-        events, cursor = join(self.rows), stream_cursor(self.generation, self.after)
-        marks = (b',"reset":true' if self.gone else b"") + (b',"more":true' if self.more else b"")
-        return _stream_page(b'{"events":' + events, cursor, marks)
+    @classmethod
+    def of(cls, generation: int, after: Offsets, rows: list[bytes], *, gone: bool, more: bool) -> _Found:
+        """Encode the page. Slow: called in a thread."""
+        events, cursor = join(rows), stream_cursor(generation, after)
+        marks = (b',"reset":true' if gone else b"") + (b',"more":true' if more else b"")
+        return cls(generation, after, not rows, gone, more, _stream_page(b'{"events":' + events, cursor, marks))
+
+
+class _LastRows:
+    """The last rows of a stream that have been added: at most `count`, and at most `bytes_max` bytes of them."""
+
+    def __init__(self, count: int, bytes_max: int) -> None:
+        self._count, self._bytes_max = count, bytes_max
+        self._rows: deque[bytes] = deque()
+        self._added = self._bytes = 0
+
+    def add(self, rows: Iterable[bytes | None]) -> None:
+        for row in rows:
+            if row is not None:
+                self._rows.append(row)
+                self._added += 1
+                self._bytes += len(row)
+                while len(self._rows) > self._count or self._bytes > self._bytes_max:
+                    self._bytes -= len(self._rows.popleft())
+
+    def all(self) -> list[bytes]:
+        """Return the rows. Raises `BadParameter` if some of the last `count` rows were dropped for their size."""
+        if len(self._rows) < min(self._count, self._added):
+            raise BadParameter(
+                f"the last {self._count} events are larger than {self._bytes_max // 2**20} MiB; ask for fewer, or "
+                "select fewer or shorter columns",
+                parameter="last",
+            )
+        return list(self._rows)
 
 
 def _stream_page(events: bytes, cursor: str, marks: bytes = b"") -> PageBody:
@@ -162,10 +196,10 @@ class StreamChannel:
             raise BadParameter("limit must be an integer, because a stream has no end", parameter="limit")
         deadline = loop_time() + wait_s
         events = await for_reader(self._who, self._find, EARLIEST if since is None else since, limit)
-        while not events.rows and events.more and not events.gone and loop_time() < deadline:
+        while events.empty and events.more and not events.gone and loop_time() < deadline:
             events = await for_reader(self._who, self._find, stream_cursor(events.generation, events.after), limit)
-        if events.rows or events.gone or loop_time() >= deadline:
-            return events.page()
+        if not events.empty or events.gone or loop_time() >= deadline:
+            return events.page
         return await self._awaited(_Follower(events.generation, events.after), limit, deadline)
 
     async def _awaited(self, follower: _Follower, limit: int, deadline: float) -> PageBody:
@@ -177,7 +211,7 @@ class StreamChannel:
                 if delivery.kind == "change" and delivery.count <= limit:
                     return _stream_page(delivery.data[:-1], delivery.cursor)
                 if delivery.kind != "stall" and delivery.kind != "progress":
-                    return (await for_reader(self._who, self._find, cursor, limit)).page()
+                    return (await for_reader(self._who, self._find, cursor, limit)).page
                 if loop_time() >= deadline:
                     return _stream_page(b'{"events":[]', follower.cursor)
 
@@ -191,18 +225,19 @@ class StreamChannel:
             except BadCursor:
                 continue
             if log.generation(name) == now.generation:
-                return _Found(now.generation, after, rows, gone is not None, after != now.ends)
+                return _Found.of(now.generation, after, rows, gone=gone is not None, more=after != now.ends)
         raise Busy(f"the oldest events of {name} are being deleted faster than they can be read")
 
     def _gather(self, start: Offsets, end: Offsets, limit: int) -> tuple[list[bytes], Offsets]:
-        """Return up to `limit` visible events of the stream, and the position after the last.
+        """Return up to `limit` visible events of the stream, and the position after the last. A filter's events stop
+        sooner once they exceed `PAGE_BYTES_MAX`, because a selection can make them larger than the stored ones.
 
         Without a filter, returns the events of the first run that contains any events, because the runs before it can
         consist of ticks alone.
         """
         log, usual = self._shared.log, max(limit, self._shared.settings.page_events)
         most = usual if self._row_filter else limit
-        rows, scanned, size, runs = list[bytes](), 0, 0, 0
+        rows, held, scanned, size, runs = list[bytes](), 0, 0, 0, 0
         while True:
             try:
                 run = read_run(log, self.name, start, end, events_max=most, bytes_max=PAGE_BYTES_MAX)
@@ -213,7 +248,8 @@ class StreamChannel:
             for index, row in enumerate(run.rows(self._row_filter)):
                 if row is not None:
                     rows.append(row)
-                    if len(rows) == limit:
+                    held += len(row)
+                    if len(rows) == limit or (self._row_filter and held > PAGE_BYTES_MAX):
                         last = index + 1 == len(run.events)
                         return rows, run.after if last else run.until(index + 1)
             scanned, size, start = scanned + len(run.events), size + run.size, run.after
@@ -223,15 +259,16 @@ class StreamChannel:
                 return rows, start
 
     async def last(self, limit: int) -> PageBody:
-        return (await for_reader(self._who, self._find_last, limit)).page()
+        return (await for_reader(self._who, self._find_last, limit)).page
 
     def _find_last(self, limit: int) -> _Found:
-        """Return the last visible events among the latest events of each partition."""
+        """Return the last visible events among the latest events of each partition. Raises `BadParameter` if they
+        exceed `LAST_BYTES_MAX`."""
         look = limit if not self._row_filter else max(limit, self._shared.settings.page_events_max)
         log, name = self._shared.log, self.name
         for _ in range(TRIES_MAX):
             now = extent(log, name)
-            rows = list[bytes]()
+            rows = _LastRows(limit, LAST_BYTES_MAX)
             try:
                 start = {
                     partition: look_back(
@@ -241,12 +278,12 @@ class StreamChannel:
                 }
                 while start != now.ends:
                     run = read_run(log, name, start, now.ends, events_max=look, bytes_max=PAGE_BYTES_MAX)
-                    rows = [*rows, *(row for row in run.rows(self._row_filter) if row is not None)][-limit:]
+                    rows.add(run.rows(self._row_filter))
                     start = run.after
             except BadCursor:
                 continue
             if log.generation(name) == now.generation:
-                return _Found(now.generation, now.ends, rows, gone=False, more=False)
+                return _Found.of(now.generation, now.ends, rows.all(), gone=False, more=False)
         raise Busy(f"the oldest events of {name} are being deleted faster than they can be read")
 
     async def follow(self, since: str | None, style: Style | None = None) -> AsyncIterator[Delivery]:

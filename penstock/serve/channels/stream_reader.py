@@ -52,13 +52,14 @@ class EventRun:
     def size(self) -> int:
         return sum(batch.nbytes for batches in self.batches.values() for batch in batches)
 
-    def rows(self, row_filter: RowFilter) -> list[bytes | None]:
-        """Return each event of the run as a JSON object, or None if the row filter hides the event."""
+    def rows(self, row_filter: RowFilter) -> Iterator[bytes | None]:
+        """Yield each event of the run as a JSON object, or None if the row filter hides the event. Events are encoded
+        when they are needed."""
         encoded = {
             partition: chain.from_iterable(row_filter.rows(batch) for batch in batches)
             for partition, batches in self.batches.items()
         }
-        return [next(encoded[position.partition]) for position in self.events]
+        return (next(encoded[position.partition]) for position in self.events)
 
     def until(self, count: int) -> Offsets:
         """Return the position after the first `count` events."""

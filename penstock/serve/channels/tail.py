@@ -33,8 +33,8 @@ RING_BYTES_MAX = 16 * 1024 * 1024
 
 def change_of(generation: int, run: EventRun, row_filter: RowFilter) -> Delivery | None:
     """Return the delivery for a run of events, or None if the row filter hides all of them. Slow: called in a
-    thread."""
-    rows = [row for row in run.rows(row_filter) if row is not None]
+    thread. Raises `BadParameter` if a selection makes too much of the events."""
+    rows = row_filter.gathered((row for row in run.rows(row_filter) if row is not None), ())
     if not rows:
         return None
     return Delivery("change", b'{"events":' + join(rows) + b"}", stream_cursor(generation, run.after), len(rows))

@@ -10,9 +10,10 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import msgspec
+import pyarrow as pa
 
 from penstock.core.clock import loop_time
-from penstock.core.contracts import Delivery, LiveView, PageBody, Style, ViewChange
+from penstock.core.contracts import Delivery, LiveView, PageBody, Style, ViewChange, ViewSnapshot
 from penstock.core.cursor import ViewCursor, decode, view_cursor
 from penstock.core.errors import BadCursor, Busy
 from penstock.core.settings import Settings
@@ -26,9 +27,11 @@ from penstock.serve.channels.filter_cache import (
     decode_data,
     filter_change,
     filter_changes,
+    join_cost,
     looks,
+    looks_at,
 )
-from penstock.serve.channels.ordering import ordered
+from penstock.serve.channels.ordering import Term, ordered, parsed
 from penstock.serve.channels.ranges import BucketRange
 from penstock.serve.channels.row_filter import NO_FILTER, FiltersInUse, RowFilter, base_filter
 from penstock.serve.channels.stream_reader import EARLIEST, LATEST, join
@@ -64,16 +67,42 @@ class _Follower:
         return view_cursor(self.generation, self.version, self.sight)
 
 
-class _Whole(NamedTuple):
-    """All rows of a view channel, encoded as the beginning of a response."""
+class _Wanted(NamedTuple):
+    """The rows that a page of a view asks for."""
+
+    limit: int | None = None
+    terms: tuple[Term, ...] = ()
+    buckets: BucketRange | None = None
+
+    @property
+    def visible_max(self) -> int | None:
+        """The number of visible rows that the page needs: one more than it shows, to see whether there are more. It is
+        None if the page needs all of them."""
+        return None if self.limit is None or self.terms else self.limit + 1
+
+    def listed(self, rows: Sequence[bytes], shown: pa.Schema) -> _Listed:
+        """Encode the page. `rows` are the visible rows that it needs, in the view's order."""
+        if self.terms:
+            rows = ordered(rows, shown, self.terms)
+        return _Listed.of(rows[: self.limit], truncated=self.limit is not None and len(rows) > self.limit)
+
+
+_ALL = _Wanted()
+
+
+class _Listed(NamedTuple):
+    """The rows of a page of a view channel, encoded as the beginning of a response."""
 
     listed: bytes
     tag: str
+    truncated: bool
 
     @classmethod
-    def of(cls, rows: Sequence[bytes]) -> _Whole:
+    def of(cls, rows: Sequence[bytes], *, truncated: bool) -> _Listed:
         listed = b'{"rows":' + join(rows)
-        return cls(listed, blake2b(listed, digest_size=12).hexdigest())
+        digest = blake2b(listed, digest_size=12)
+        digest.update(b"truncated" if truncated else b"")
+        return cls(listed, digest.hexdigest(), truncated)
 
 
 class _Shared:
@@ -86,8 +115,9 @@ class _Shared:
         )
         self.rows: FilterCache[list[bytes]] = FilterCache(lambda rows: 64 * len(rows) + sum(map(len, rows)))
         self.snapshots: FilterCache[Delivery] = FilterCache(_encoded_size)
-        self.wholes: FilterCache[_Whole] = FilterCache(lambda whole: len(whole.listed))
-        self.encoded: Delivery | None = None
+        self.unfiltered: FilterCache[Delivery] = FilterCache(_encoded_size, bytes_max=0)  # keeps the latest snapshot
+        self.wholes: FilterCache[_Listed] = FilterCache(lambda whole: len(whole.listed))
+        self.pages: FilterCache[_Listed] = FilterCache(lambda page: len(page.listed))
         self.row_filters = FiltersInUse(name, settings.filters_max)
         self.broadcasts = Broadcasts(name, view, key, self.row_filters, kept_max=max(1, settings.buffered_changes))
 
@@ -165,6 +195,8 @@ class ViewChannel:
                 break
             left_s = deadline - loop_time()
             if changes or left_s <= 0:
+                if join_cost([change.data for change in changes]) > INLINE_ROWS:
+                    return await for_reader(self._who, _changes_page, changes, follower)
                 return _changes_page(changes, follower)
             await self._view.wait(follower.version, min(left_s, CHECK_S))
             if self._view.generation != follower.generation:
@@ -195,48 +227,51 @@ class ViewChannel:
     async def _rows(self, limit: int | None, *, reset: bool, order: str | None) -> PageBody:
         """Return the view's first rows, in the view's order or the requested order, with `truncated` if there are
         more."""
-        if limit is None and order is None and self._range is None:
-            return await self._whole(reset=reset)
-        generation = self._view.generation
-        version, rows = await self._seen_rows()
-        if order is not None:
-            rows = await for_reader(self._who, ordered, rows, self._base_filter().shown, order)
-        cursor = view_cursor(generation, version, self._row_filter.sight)
-        listed = b'{"rows":' + join(rows[:limit])
-        more = limit is not None and len(rows) > limit
-        marks = (b',"reset":true' if reset else b"") + (b',"truncated":true' if more else b"")
-        tag = blake2b(listed + marks, digest_size=12).hexdigest()
-        return PageBody(listed + b',"cursor":' + msgspec.json.encode(cursor) + marks + b"}", cursor, tag)
-
-    async def _whole(self, *, reset: bool) -> PageBody:
-        """Return all visible rows of the view, encoded once for all callers at the same version."""
-        generation = self._view.generation
-        version, rows = await self._seen_rows()
-        whole = await self._shared.wholes.get(
-            self._row_filter, generation, version, len(rows), lambda: _Whole.of(rows), self._who
-        )
-        cursor = view_cursor(generation, version, self._row_filter.sight)
-        marks = b',"reset":true' if reset else b""
-        end = b',"cursor":' + msgspec.json.encode(cursor) + marks + b"}"
-        return PageBody(whole.listed, cursor, whole.tag + (".reset" if reset else ""), end)
-
-    async def _seen_rows(self) -> tuple[int, Sequence[bytes]]:
-        """Return the visible rows of the view, and their version."""
         self._require_fit()
-        snapshot = self._view.snapshot()
-        rows = snapshot.rows if self._range is None else self._range.of(snapshot.rows)
-        if not self._row_filter:
-            return snapshot.version, rows
-        row_filter = self._row_filter
+        terms = () if order is None else tuple(parsed(order, self._base_filter().shown))
+        generation, snapshot = self._view.generation, self._view.snapshot()
+        page = await self._listed(generation, snapshot, _Wanted(limit, terms, self._range))
+        cursor = view_cursor(generation, snapshot.version, self._row_filter.sight)
+        marks = (b',"reset":true' if reset else b"") + (b',"truncated":true' if page.truncated else b"")
+        end = b',"cursor":' + msgspec.json.encode(cursor) + marks + b"}"
+        return PageBody(page.listed, cursor, page.tag + (".reset" if reset else ""), end)
 
-        def look() -> list[bytes]:
-            return [row for row in row_filter.json_rows(rows) if row is not None]
+    async def _listed(self, generation: int, snapshot: ViewSnapshot, wanted: _Wanted) -> _Listed:
+        """Return the rows of a page, encoded once for all callers that ask for the same rows at the same version.
 
-        if self._range is not None:
-            return snapshot.version, await for_reader(self._who, look)
-        generation = self._view.generation
-        return snapshot.version, await self._shared.rows.get(
-            row_filter, generation, snapshot.version, len(rows), look, self._who
+        A page that is kept costs nothing, so its tag can be compared again and again. If making it takes long, that is
+        done in a thread. A page with a limit in the view's own order is made from no more rows than it needs.
+        """
+        cache = self._shared.wholes if wanted == _ALL else self._shared.pages
+        name = (self._row_filter, generation, snapshot.version)
+        kept = cache.kept(*name, wanted)
+        if kept is not None:
+            return kept
+        rows = snapshot.rows if wanted.buckets is None else wanted.buckets.of(snapshot.rows)
+        row_filter, most = self._row_filter, wanted.visible_max
+        all_visible = wanted.buckets is None and (
+            most is None or most >= len(rows) or self._shared.rows.kept(*name) is not None
+        )
+        if row_filter and not all_visible:
+            return await cache.get(
+                *name,
+                looks_at(rows),
+                lambda: wanted.listed(row_filter.visible(rows, most), row_filter.shown),
+                self._who,
+                wanted,
+            )
+        needed = (await self._visible_rows(generation, snapshot) if row_filter else rows)[:most]
+        cost = looks_at(needed) if wanted.terms else join_cost(needed)
+        shown = self._base_filter().shown if wanted.terms else row_filter.schema
+        return await cache.get(*name, cost, lambda: wanted.listed(needed, shown), self._who, wanted)
+
+    async def _visible_rows(self, generation: int, snapshot: ViewSnapshot) -> Sequence[bytes]:
+        """Return all rows of a snapshot that the filter shows, for all readers with the same filter."""
+        row_filter, rows = self._row_filter, snapshot.rows
+        if not row_filter:
+            return rows
+        return await self._shared.rows.get(
+            row_filter, generation, snapshot.version, looks_at(rows), lambda: row_filter.visible(rows), self._who
         )
 
     async def _filter_changes(self, changes: Sequence[ViewChange], generation: int) -> list[ViewChange]:
@@ -363,23 +398,21 @@ class ViewChannel:
     async def _snapshot(self, follower: _Follower) -> Delivery:
         """Return a snapshot of all visible rows, encoded once for all readers with the same filter at the same
         version."""
-        if not self._row_filter:
-            snapshot = self._view.snapshot()
-            follower.version, follower.lost = snapshot.version, False
-            if self._shared.encoded is None or self._shared.encoded.cursor != follower.cursor:
-                self._shared.encoded = Delivery("snapshot", b'{"rows":' + join(snapshot.rows) + b"}", follower.cursor)
-            return self._shared.encoded
-        version, rows = await self._seen_rows()
-        cursor = view_cursor(follower.generation, version, self._row_filter.sight)
-        delivery = await self._shared.snapshots.get(
-            self._row_filter,
-            follower.generation,
-            version,
-            len(rows),
-            lambda: Delivery("snapshot", b'{"rows":' + join(rows) + b"}", cursor),
-            self._who,
-        )
-        follower.version, follower.lost = version, False
+        self._require_fit()
+        snapshot = self._view.snapshot()
+        name = (self._row_filter, follower.generation, snapshot.version)
+        cache = self._shared.snapshots if self._row_filter else self._shared.unfiltered
+        delivery = cache.kept(*name)
+        if delivery is None:
+            rows = await self._visible_rows(follower.generation, snapshot)
+            cursor = view_cursor(follower.generation, snapshot.version, self._row_filter.sight)
+            delivery = await cache.get(
+                *name,
+                join_cost(rows),
+                lambda: Delivery("snapshot", b'{"rows":' + join(rows) + b"}", cursor),
+                self._who,
+            )
+        follower.version, follower.lost = snapshot.version, False
         return delivery
 
     def _require_fit(self) -> None:

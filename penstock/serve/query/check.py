@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import QueryRefused
 from penstock.serve.query.deadline import CheckDeadline
-from penstock.serve.query.functions import BY_NAME, TABLES
+from penstock.serve.query.functions import AGGREGATES, BY_NAME, TABLES
 from penstock.serve.query.nodes import ALLOWED, PARTS, TEXTS, TYPES, is_number
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ def _require_allowed_nodes(tree: exp.Expr) -> None:
         name = type(node).__name__
         if name not in ALLOWED or not _has_only_allowed_parts(name, node):
             raise QueryRefused(f"{_node_label(node)} is not allowed in a query", position=_node_position(node))
+        if name == "Anonymous" and node.name.lower() == "list_aggregate":
+            _require_known_aggregate(node)
         node.comments = None
     if _query_depth(tree) > CHAIN_MAX:
         raise QueryRefused("the query is nested too deeply", position=0)
@@ -92,6 +94,21 @@ def _has_only_allowed_parts(name: str, node: exp.Expr) -> bool:
     if name == "Table" and type(node.this).__name__ not in ("Identifier", *TABLES):
         return False
     return all(_is_allowed_node_value(name, part, value) for part, value in given.items())
+
+
+def _require_known_aggregate(node: exp.Expr) -> None:
+    """Raise `QueryRefused` unless a call of `list_aggregate` names an allowed function as a literal. In a call such as
+    `x.list_aggregate('sum')`, DuckDB counts the arguments differently, so it is refused."""
+    from sqlglot import exp
+
+    named = node.expressions[1] if len(node.expressions) > 1 else None
+    is_known = isinstance(named, exp.Literal) and named.is_string and named.name.lower() in AGGREGATES
+    if not is_known or isinstance(node.parent, exp.Dot):
+        raise QueryRefused(
+            "list_aggregate takes a list and the name of an aggregate function in quotes, such as "
+            "list_aggregate(x, 'sum'); the documentation of queries lists the functions",
+            position=_node_position(node),
+        )
 
 
 def _is_allowed_node_value(name: str, part: str, value: Any) -> bool:

@@ -43,5 +43,13 @@ BY_NAME = words(
 )
 """The functions that sqlglot does not know, by their DuckDB names."""
 
+AGGREGATES = words(
+    "count count_if sum avg min max median mode quantile_cont quantile_disc percentile_cont percentile_disc "
+    "approx_quantile approx_count_distinct stddev stddev_pop stddev_samp variance var_pop var_samp corr covar_pop "
+    "covar_samp regr_slope regr_intercept regr_r2 first last any_value arg_max arg_min max_by min_by bool_and bool_or "
+    "string_agg list array_agg product skewness kurtosis entropy"
+)
+"""The aggregate functions that `list_aggregate` can call, by their names in `docs/query.md`. DuckDB knows more."""
+
 TABLES = frozenset({"GenerateSeries", "Unnest"})
 """The functions allowed in place of a table."""

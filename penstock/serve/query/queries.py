@@ -88,8 +88,8 @@ class Queries:
     def _rule(self, name: str, caller: Caller) -> RowRule | None:
         """Return the caller's rule for the queried rows, or None.
 
-        Raises `Forbidden` for a feed if the caller has a rule for the feed's source, but no rule for the feed. The
-        message names the source only if the caller is allowed to read it.
+        Raises `Forbidden` if the rows cannot be shown in part, and for a feed if the caller has a rule for the feed's
+        source, but no rule for the feed. The message names the source only if the caller is allowed to read it.
         """
         rule, whole = caller.sees(name), self._sources[name].part_of
         if rule is None and whole is not None and caller.sees(whole) is not None:
@@ -99,6 +99,8 @@ class Queries:
                 f"{caller.name} sees only some rows of the stream or view behind {name}, and can query {name} only "
                 "if it has a row rule of its own"
             )
+        if rule is not None:
+            rule.require_shown()
         return rule
 
     async def run(self, plan: QueryPlan, format: Format = "json", who: str = LIVE) -> QueryResponse:

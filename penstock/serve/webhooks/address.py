@@ -56,6 +56,7 @@ _name = re.compile(
     r"(?=.{1,253}\.?$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.?"
 )
 _number = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_bracketed = re.compile(r"\[[^\[\]]*\](:.*)?")
 _target = re.compile(r"[!-~]*")
 
 
@@ -102,6 +103,8 @@ def _checked_endpoint(url: str, allowed: Allowed) -> WebhookAddress:
         raise ValueError("it must begin with https://")
     if "@" in parts.netloc:
         raise ValueError("it must not contain a user name or password; messages are signed instead")
+    if ("[" in parts.netloc or "]" in parts.netloc) and not _bracketed.fullmatch(parts.netloc):
+        raise ValueError("an IPv6 address in brackets can be followed only by a port")  # urlsplit ignores other text
     host = _webhook_host(parts.hostname or "")
     port = _webhook_port(parts)
     if port not in (HTTPS_PORT, HTTP_PORT) and port < PORT_MIN and not allowed.networks:

@@ -18,7 +18,7 @@ from sqlglot import exp
 from penstock.core.errors import BadQuery, QueryRefused, RequestError
 from penstock.serve.query.check import Checked, check
 from penstock.serve.query.deadline import CHECK_S_MAX
-from penstock.serve.query.functions import BY_NAME, KNOWN_TO_THE_PARSER
+from penstock.serve.query.functions import AGGREGATES, BY_NAME, KNOWN_TO_THE_PARSER
 from penstock.serve.query.nodes import PLAIN
 from penstock.serve.query.parsing import NESTING_MAX, STEPS_MAX, TOKENS_MAX
 from tests.serve.fakes import run
@@ -80,6 +80,13 @@ REFUSED = [
     "SELECT (WITH secret AS (SELECT 1) SELECT 1), (SELECT max(n) FROM secret)",
     "SELECT * FROM (WITH secret AS (SELECT 1) SELECT * FROM secret) a, secret b",
     "SELECT list_transform([1], x -> (SELECT max(n) FROM secret))", "SELECT 1 ORDER BY (SELECT n FROM secret)",
+    "SELECT list_aggregate([1], 'histogram')", "SELECT \"List_Aggregate\"([1], 'histogram')",
+    "SELECT list_aggregate([1], 'hist' || 'ogram')", "SELECT list_aggregate([1], n) FROM fixes",
+    "SELECT list_aggregate([1], lower('SUM'))", "SELECT list_aggregate([1], ('histogram'))",
+    "SELECT list_aggregate([1], \"sum\") FROM fixes", "SELECT list_aggregate([1], NULL)", "SELECT list_aggregate([1])",
+    "SELECT list_aggregate(DISTINCT [1], 'sum')", "SELECT list_aggregate(l := [1], name := 'histogram')",
+    "SELECT [1].list_aggregate('histogram')", "SELECT [1].list_aggregate('histogram', 'sum')",
+    "SELECT main.list_aggregate([1], 'histogram')", "SELECT list_transform([[1]], x -> list_aggregate(x, 'histogram'))",
     "SELECT 1 LIMIT (SELECT n FROM secret)", "SELECT 1 OFFSET (SELECT n FROM secret)",
     "SELECT sum(1) OVER (ORDER BY (SELECT n FROM secret))", "SELECT 1 GROUP BY (SELECT n FROM secret)",
     "SELECT CASE WHEN (SELECT n FROM secret) > 1 THEN 1 END", "(SELECT 1) UNION ALL (TABLE secret)", "TABLE secret",
@@ -89,6 +96,11 @@ REFUSED = [
     "SELECT " + "- " * 500 + "1", "SELECT " + "NOT " * 500 + "TRUE", "SELECT " + "1 + " * 500 + "1",
     "SELECT * FROM " + ", ".join(f"fixes a{number}" for number in range(700)),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*sorted(AGGREGATES), "SUM", "String_Agg"])
+def test_an_aggregate_of_the_page_can_be_named_in_quotes(name: str) -> None:
+    assert name in checked(f"SELECT list_aggregate([1, 2], '{name}')").sql
 
 
 @pytest.mark.parametrize("text", REFUSED)

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.core.columns import from_json_rows
+from penstock.serve.query.functions import AGGREGATES
 from penstock.serve.query.pool import RESULT_BYTES_MAX, WAITING_MAX
 from penstock.serve.query.relations import Kind, RelationRows
 from penstock.serve.query.worker import SPARE_BYTES
@@ -71,6 +72,7 @@ def test_the_page_lists_every_function() -> None:
         for group, names in re.findall(r"^\| ([a-z][^|]+)\|( `[^|]+)\|$", PAGE, re.MULTILINE)
     }
     assert listed == {group: list(functions) for group, functions in GROUPS.items()}
+    assert sorted(listed["aggregate functions"]) == sorted(AGGREGATES)
 
 
 def test_the_figures_on_the_page_are_those_of_the_code() -> None:

@@ -59,6 +59,8 @@ BAD_URLS = [
     "https://example.com:22/", "https://example.com:25/", "https://example.com:99999/", "https://example.com:x/",
     "https://" + "a" * 64 + ".com/", "https://example.com/" + "a" * 2000, "https://[1.1.1.1]/", "https://[]/", "https://[",
     "https://127。0。0。1/", "https://①②⑦.0.0.1/", "https://user:hunter2/x@example.com/", "https://user:hunter2?@example.com/",
+    "https://[2001:4860:4860::8888]x:8443/", "https://[2001:4860:4860::8888]x/", "https://[2001:4860:4860::8888]8443/",
+    "https://x[2001:4860:4860::8888]/", "https://[2001:4860:4860::8888]:8443]/", "https://[2001:4860:4860::8888].a.com/",
 ]  # fmt: skip
 
 
