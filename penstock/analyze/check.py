@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from penstock.analyze.deriving import Derived
 from penstock.analyze.frames import build, columns_schema, inputs, key_problems, node_error
+from penstock.analyze.grouping import group_problems
 from penstock.analyze.joined import UNBOUNDED, join_problems
 from penstock.analyze.plan_print import plan_problems
 from penstock.analyze.python_code import function_problems
@@ -149,7 +150,7 @@ def view_problems(
         return read_stream(spark, stream, schema, rows_max=1, wait_s=0)
 
     frame = build(spark, view, inputs(app, view, read, columns))
-    problems = key_problems(view, frame) or staying_problems(view, frame)
+    problems = key_problems(view, frame) or staying_problems(view, frame) or group_problems(view, frame)
     problems = problems or [
         problem for problem in join_problems(spark, view, frame) if not unbounded or problem != UNBOUNDED
     ]

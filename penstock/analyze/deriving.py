@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.util import PythonEvalType
 
 from penstock.analyze.fetching import fetch
 from penstock.analyze.frames import build, columns_schema, key_problems, node_error, spark_schema
 from penstock.analyze.python_code import building_problems, function_problems
 from penstock.analyze.repeatable import literals, repeat_problems
-from penstock.analyze.trees import items_of
+from penstock.analyze.trees import items_of, walk
 from penstock.app.declared import View
 from penstock.core.errors import ViewError
 
 _ROW_BY_ROW = frozenset({"Project", "Filter", "SubqueryAlias", "View", "LocalRelation", "LogicalRDD"})
 """Nodes in Spark's plans that are inputs or process each row independently."""
+_CALLED_BY_ROW = frozenset({PythonEvalType.SQL_BATCHED_UDF, PythonEvalType.SQL_ARROW_BATCHED_UDF})
+"""Kinds of Python functions that Spark calls for each row. Functions of other kinds get many rows at a time, so they
+can compare rows with each other."""
 _SESSION = {
     "spark.sql.leafNodeDefaultParallelism": "1",
     # Small inputs are part of the plan, so filters are applied to them while the plan is optimized. Larger inputs stay
@@ -149,5 +154,12 @@ def _is_row_by_row(frame: DataFrame) -> bool:
         plan = pending.pop()
         if plan.getClass().getSimpleName() not in _ROW_BY_ROW or plan.subqueries().nonEmpty():
             return False
+        if any(_gets_batches(part) for expression in items_of(plan.expressions()) for part in walk(expression)):
+            return False
         pending += items_of(plan.children())
     return True
+
+
+def _gets_batches(expression: Any) -> bool:
+    """Return whether an expression of Spark's plan is a Python function that gets many rows at a time."""
+    return expression.getClass().getSimpleName() == "PythonUDF" and expression.evalType() not in _CALLED_BY_ROW

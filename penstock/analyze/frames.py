@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, BinaryType, DataType, DoubleType, FloatType, MapType, StructType
 
+from penstock.analyze.registered import registered, remove_added
 from penstock.analyze.trees import items_of
 from penstock.app.app import App
 from penstock.app.declared import CHANGES_SUFFIX, Handler, Stream, Time, View, Where
@@ -97,13 +98,21 @@ def build(spark: SparkSession, view: View, frames: Sequence[DataFrame]) -> DataF
 
 
 def _call_view(spark: SparkSession, view: View, frames: Sequence[DataFrame]) -> Any:
-    """Call the view's function. Restores the settings of the session, and raises `ViewError` if the function has
-    changed them: Spark's plans do not contain all of them, and other views use the same session."""
-    before = _session_settings(spark)
+    """Call the view's function. Restores the settings of the session, and removes what the function has registered in
+    it. Raises `ViewError` if there was anything to restore or remove: Spark's plans do not contain all of it, and other
+    views use the same session."""
+    before, names = _session_settings(spark), registered(spark)
     try:
         output = view(*frames)
     finally:
-        changed = _restore_settings(spark, before)
+        changed, added = _restore_settings(spark, before), remove_added(spark, names)
+    if added:
+        name, advice = added[0]
+        raise ViewError(
+            f"{view.where}: view {view.name}: its function registers {name} in the Spark session, where other views "
+            f"could use it without noticing that it has changed; {advice}",
+            view=view.name,
+        )
     if changed:
         raise ViewError(
             f"{view.where}: view {view.name}: its function changes the session's setting {changed[0]}, which would "

@@ -1,11 +1,11 @@
 """Fingerprints of views: the contents of Spark's analysed plan, without the parts that change in every build.
 
 The fingerprint uses two of Spark's formats, because neither is complete. JSON contains each node with its parameters
-and the types of literals, but omits complex values, such as a function's options. The text format contains these
-values, but shows `array('a, b')` as `array('a', 'b')`. In both formats, each expression number is replaced by its place
-in the plan's order, and the name of each input column by the names of the input and the column. Other names are left
-out, because the names of a view's results are in its columns. Columns that the view passes on but nothing uses are also
-left out (`pruning.py`).
+and the types of literals, but omits complex values. The text format contains most of these values, but shows `array('a,
+b')` as `array('a', 'b')`. Values that would be ambiguous, such as a function's options, are read from Spark's objects
+(`plan_values.py`). In both formats, each expression number is replaced by its place in the plan's order, and the name
+of each input column by the names of the input and the column. Other names are left out, because the names of a view's
+results are in its columns. Columns that the view passes on but nothing uses are also left out (`pruning.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.analyze.source import read_stream
 from penstock.app.app import App
 from penstock.app.declared import View
 from penstock.app.fingerprints.declared import view_text
-from penstock.app.fingerprints.stored import PlanPrint
+from penstock.app.fingerprints.stored import PLAN_FORM, PlanPrint
 from penstock.app.fingerprints.verdicts import plan_differences
 from penstock.app.graph import is_derived
 
@@ -53,8 +53,10 @@ def plan_print(
         codes += (view_text(view).code,)  # a part that cannot be compared counts as changed if the view's text changes
     names = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     types = {field.name: str(field.type) for field in columns_schema(frame)}
-    print_ = PlanPrint(plan.digest(), codes, names, plan.used, _watermark_inputs(app, view, frame), types)
-    return print_, opaque
+    query, first = plan.digests()
+    lateness = _watermark_inputs(app, view, frame)
+    earlier = {1: first}
+    return PlanPrint(query, codes, names, plan.used, lateness, types, PLAN_FORM, earlier), opaque
 
 
 def _on_placeholders(

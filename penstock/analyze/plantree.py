@@ -10,6 +10,7 @@ from typing import Any
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.analyze.plan_values import VALUE_FIELDS, field_values, relation_rows
 from penstock.analyze.pruning import Needed
 from penstock.analyze.trees import items_of, walk
 from penstock.app.fingerprints.digests import digest
@@ -29,6 +30,7 @@ _LEAVES = frozenset({"CTERelationRef", "OneRowRelation", "Range", "LocalRelation
 """Leaf nodes that contain all their data."""
 _TRANSPARENT = frozenset({"SubqueryAlias", "View"})
 _LEFT_OUT = frozenset({"qualifier", "metadata", "nonInheritableMetadataKeys", "explicitMetadata", "jvmId", "nodeId"})
+_NUMBERED = re.compile(r"\w*#(\d+)")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _OBJECT = re.compile(r"@[0-9a-f]{4,}\b")
 
@@ -50,16 +52,19 @@ class PlanTree:
         self._unused: set[int] = set()
         self._names: dict[tuple[str, int], str] = {}
         self._udfs: set[str] = set()
+        self._value_fields: dict[str, frozenset[str]] = {}
         self._ctes: dict[int, int] = {}
         self._instances = self._id_count = 0
         self.used: dict[str, dict[str, str]] = {}
 
-    def digest(self) -> str:
-        """Return the digest of the plan without its Python functions."""
+    def digests(self) -> tuple[str, str]:
+        """Return the digest of the plan without its Python functions, and the same digest in form 1 of plans."""
         nodes = json.loads(self._text)
         self._find_inputs(nodes)
-        tree = self._tree(nodes)
-        return digest(json.dumps(tree, sort_keys=True), *self._texts())
+        tree = json.dumps(self._tree(nodes), sort_keys=True)
+        texts = [*self._texts()]
+        now, first = ([text for text in form if text is not None] for form in zip(*texts, strict=True))
+        return digest(tree, *now), digest(tree, *first)
 
     def reads_other_data(self) -> bool:
         """Return whether the plan reads data that is neither an input nor part of the plan, such as a file or the rows
@@ -143,6 +148,8 @@ class PlanTree:
             self._udfs.add(str(node["name"]))
         if node["class"] in (_ATTRIBUTE, _ALIAS):
             self._names.setdefault((node["name"], node["exprId"]["id"]), self._id(node["exprId"]["id"]))
+        if values := VALUE_FIELDS & node.keys():
+            self._value_fields[node["class"]] = values
         left_out = _LEFT_OUT | ({"name"} if named else set())
         fields = {name: self._value(value) for name, value in node.items() if name not in left_out}
         for name in _CTE.get(_node_class(node), ()):
@@ -172,33 +179,44 @@ class PlanTree:
             self._id_count += 1
         return self._ids[number]
 
-    def _texts(self) -> Iterator[str]:
-        """Yield the name of each node of the plan, the text of each expression, and the text of nodes whose JSON is
-        incomplete."""
+    def _texts(self) -> Iterator[tuple[str | None, str | None]]:
+        """Yield the name of each node of the plan, the text of each expression, and the values that are missing in its
+        JSON. Each is a pair, of the text now and in form 1 of plans."""
         with _AllFields(self._spark):
             for node in self._nodes(self._java):
                 kind = str(node.nodeName())
-                yield kind
+                yield kind, kind
                 if kind == "LocalRelation":
-                    yield str(node.data().mkString("\n"))
+                    yield relation_rows(node), str(node.data().mkString("\n"))
                 if kind == "EventTimeWatermark":
                     yield self._plain(str(node.simpleString(25)))
                 for expression in items_of(node.expressions()):
                     if _expression_class(expression) == _ATTRIBUTE and expression.exprId().id() in self._unused:
                         continue
                     yield self._plain(str(expression.toString()))
+                    yield from ((values, None) for values in self._values(expression))
 
-    def _plain(self, text: str) -> str:
-        """Replace or remove the names and numbers that Spark generated in a string. Longer names are replaced first,
-        because one name can be the end of another."""
+    def _values(self, expression: Any) -> Iterator[str]:
+        """Yield the values in an expression that are missing in its JSON."""
+        for part in walk(expression) if self._value_fields else ():
+            if fields := self._value_fields.get(_expression_class(part)):
+                yield field_values(part, fields)
+
+    def _plain(self, text: str) -> tuple[str, str]:
+        """Replace or remove the names and numbers that Spark generated in a string, now and in form 1 of plans. Longer
+        names are replaced first, because one name can be the end of another.
+
+        A constant can look like a number, an id or an address, and is then removed too. It is part of the JSON or
+        yielded by `_values`. In form 1, a constant such as '#5' was replaced by column 5, if the plan had one."""
         for (name, number), token in sorted(self._names.items(), key=lambda entry: -len(entry[0][0])):
             marked = f"{name}#{number}"
             if marked in text:
                 text = re.sub(rf"{re.escape(marked)}(?!\d)", f"<{token}>", text)
         for name in self._udfs:
             text = re.sub(rf"(?<!\w){re.escape(name)}\(", "function(", text)
-        text = re.sub(r"(\w*)#(\d+)", lambda match: f"<{self._ids.get(int(match[2]), '#')}>", text)
-        return _OBJECT.sub("", _UUID.sub("", text))
+        forms = _NUMBERED.sub("<#>", text), _NUMBERED.sub(lambda match: f"<{self._ids.get(int(match[1]), '#')}>", text)
+        now, first = (_OBJECT.sub("", _UUID.sub("", form)) for form in forms)
+        return now, first
 
     def _nodes(self, node: Any) -> Iterator[Any]:
         """Yield the nodes of Spark's plan in preorder, without inputs and nodes that only rename."""

@@ -8,14 +8,18 @@ from functools import partial
 from types import CodeType
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from penstock.analyze.trees import items_of
+from penstock.analyze.trees import items_of, walk
 from penstock.app.declared import View
-from penstock.app.sql import clock_literal
+from penstock.app.sql import clock_literal, is_moment
 
 _CLOCKS = frozenset({"CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now"})
 """Spark's expressions whose value depends on the time."""
+_TIMES = frozenset({"date", "timestamp", "timestamp_ntz"})
+"""Types to which Spark converts constant strings such as 'today'."""
 _KEEPS_ORDER = frozenset({"Project", "Filter", "SubqueryAlias", "View", "LocalLimit", "GlobalLimit", "Offset"})
 """Nodes in Spark's plans that keep the order of their input rows."""
 _CUTS = frozenset({"GlobalLimit", "Offset", "Tail"})
@@ -38,8 +42,13 @@ def repeat_problems(view: View, frame: DataFrame) -> Iterator[str]:
         if (literal := clock_literal(text)) is not None:
             yield f"its query has {literal}, which Spark replaces with the time when it parses the query, {_NOT_TIME}"
     java: Any = frame.sparkSession._jvm
-    chance = java.Class.forName("org.apache.spark.sql.catalyst.expressions.Nondeterministic")
-    for plan in _query_plans(frame._jdf.queryExecution().analyzed()):
+    analyzed = frame._jdf.queryExecution().analyzed()
+    yield from _moment_problems(analyzed, java.org.apache.spark.sql.catalyst.optimizer.ReplaceExpressions)
+    chance, replaced = (
+        java.Class.forName(f"org.apache.spark.sql.catalyst.expressions.{name}")
+        for name in ("Nondeterministic", "RuntimeReplaceable")
+    )
+    for plan in _query_plans(analyzed):
         yield from _operator_problems(plan)
         if plan.children().isEmpty() and not _is_constant_data(plan):
             yield (
@@ -48,7 +57,7 @@ def repeat_problems(view: View, frame: DataFrame) -> Iterator[str]:
                 "to a stream and read a view of it"
             )
         for expression in _query_expressions(plan):
-            yield from _expression_problems(expression, chance)
+            yield from _expression_problems(expression, chance, replaced)
 
 
 def literals(frame: DataFrame) -> list[str]:
@@ -129,16 +138,65 @@ def _is_constant(order: Any) -> bool:
     return all(term.child().foldable() for term in items_of(order))
 
 
-def _expression_problems(expression: Any, chance: Any) -> Iterator[str]:
+def _moment_problems(plan: Any, rule: Any) -> Iterator[str]:
+    """Yield the problems with constant strings that Spark replaces with the time, such as 'today' in a comparison with
+    a timestamp. `rule` replaces functions such as to_date() with the expressions that Spark runs, because these contain
+    the conversion of the string."""
+    for node in walk(rule.apply(plan)):
+        for expression in _query_expressions(node):
+            if _is_conversion_to_time(expression) and is_moment(text := str(_constant(expression.child()))):
+                yield (
+                    f"its query converts '{text}' to a {expression.dataType().typeName()}, which Spark replaces with "
+                    f"the time when it runs the query, {_NOT_TIME}"
+                )
+        for subquery in items_of(node.subqueries()):
+            yield from _moment_problems(subquery, rule)
+
+
+def _is_conversion_to_time(expression: Any) -> bool:
+    return expression.getClass().getSimpleName() == "Cast" and expression.dataType().typeName() in _TIMES
+
+
+def _constant(expression: Any) -> Any:
+    """Return the value of a constant expression. Returns None for other expressions, and for constants without a value,
+    such as 1 / 0."""
+    try:
+        return expression.eval(None) if expression.foldable() else None
+    except (Py4JJavaError, PySparkException):
+        return None
+
+
+def _expression_problems(expression: Any, chance: Any, replaced: Any) -> Iterator[str]:
     """Yield the problems with one expression of a derived view's query. `chance` is Spark's class for expressions with
-    random values."""
+    random values, and `replaced` its class for functions that it replaces with other expressions before it runs the
+    query."""
     name = expression.getClass().getSimpleName()
     if name in _CLOCKS:
         yield f"its query uses {expression.prettyName()}(), {_NOT_TIME}"
     elif name == "WindowSpecDefinition":
         yield from _window_order_problems(expression)
-    elif chance.isInstance(expression):
+    elif name == "AesEncrypt":
+        if _has_random_vector(expression):
+            yield (
+                f"its query uses {expression.prettyName()}() with a random initialization vector, which differs each "
+                "time; pass a vector that is computed from columns of the row"
+            )
+    elif chance.isInstance(expression) or (replaced.isInstance(expression) and _adds_chance(expression)):
         yield f"its query uses {expression.prettyName()}(), whose value differs each time"
+
+
+def _adds_chance(function: Any) -> bool:
+    """Return whether Spark replaces a function with an expression that has random values, unlike its arguments."""
+    return not function.replacement().deterministic() and all(
+        argument.deterministic() for argument in items_of(function.children())
+    )
+
+
+def _has_random_vector(function: Any) -> bool:
+    """Return whether `aes_encrypt` draws an initialization vector: if none is passed, in every mode except ECB."""
+    if str(_constant(function.mode())).upper() == "ECB":
+        return False
+    return bool(function.iv().foldable()) and not _constant(function.iv())
 
 
 def _window_order_problems(window: Any) -> Iterator[str]:

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from penstock.analyze.deriving import Derived
 from penstock.analyze.frames import Reader, build, columns_schema, inputs, key_problems
+from penstock.analyze.grouping import group_problems
 from penstock.analyze.lateness import Sift
 from penstock.analyze.pruning import prune
 from penstock.analyze.python_code import function_problems
@@ -64,7 +65,8 @@ def stream_view(
         return build(spark, view, inputs(app, view, reader, columns))
 
     frame = prune(spark, make, read, times)
-    problems = key_problems(view, frame) or staying_problems(view, frame) or function_problems(spark, frame)
+    problems = key_problems(view, frame) or staying_problems(view, frame) or group_problems(view, frame)
+    problems = problems or function_problems(spark, frame)
     if problems:
         raise ViewError(f"{view.where}: view {view.name}: {problems[0]}", view=view.name)
     return StreamingView(frame, columns_schema(frame), closings(frame), partial(sifter, spark, make))

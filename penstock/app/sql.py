@@ -93,9 +93,15 @@ def clock_literal(text: str) -> str | None:
         return None
     for kind, literal in pairwise(words):
         named = literal.token_type is TokenType.STRING and kind.text.lower() in _MOMENT_TYPES
-        if named and literal.text.strip().lower().startswith(_MOMENTS):
+        if named and is_moment(literal.text):
             return f"{kind.text} '{literal.text}'"
     return None
+
+
+def is_moment(text: str) -> bool:
+    """Return whether Spark replaces a constant string with the current time when it converts the string to a date or a
+    timestamp."""
+    return text.strip().lower().startswith(_MOMENTS)
 
 
 def _query_without_window(query: str) -> str:

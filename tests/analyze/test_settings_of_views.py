@@ -1,4 +1,4 @@
-"""A view's function must not change the settings of the session."""
+"""A view's function must not change the settings of the session, or register anything in it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock import App, Event
 from penstock.analyze.check import EmptyLog, view_problems
 from penstock.analyze.frames import build
+from penstock.analyze.registered import registered
 from penstock.analyze.source import register
 from penstock.analyze.streaming import stream_view
 from penstock.app.declared import View
@@ -71,3 +72,63 @@ def test_a_setting_is_restored_after_a_function_that_raises(spark: SparkSession)
     with pytest.raises(ViewError, match="broken"):
         build(spark, view, [spark.range(1)])
     assert spark.conf.get("spark.sql.ansi.enabled") == "true"
+
+
+def function_of_rows(rows: DataFrame) -> None:
+    rows.sparkSession.udf.register("net", lambda n: n * 2, "long")
+
+
+def function_in_sql(rows: DataFrame) -> None:
+    rows.sparkSession.sql("CREATE OR REPLACE TEMPORARY FUNCTION net(n BIGINT) RETURNS BIGINT RETURN n * 2")
+
+
+def table_function(rows: DataFrame) -> None:
+    rows.sparkSession.sql("CREATE OR REPLACE TEMPORARY FUNCTION net() RETURNS TABLE(n INT) RETURN SELECT 1 AS n")
+
+
+REGISTERED: Mapping[str, tuple[Callable[[DataFrame], Any], str]] = {
+    "a function": (function_of_rows, r"the function net in the .*; use the function directly in the query"),
+    "a function in SQL": (function_in_sql, "the function net in"),
+    "a table function": (table_function, "the function net in"),
+    "a view": (
+        lambda rows: rows.createOrReplaceTempView("Small"),
+        r"the temporary view small in .*; pass the DataFrame",
+    ),
+    "an input": (lambda rows: rows.createOrReplaceTempView("items"), "the temporary view items in"),
+    "a shared view": (lambda rows: rows.createOrReplaceGlobalTempView("small"), "the temporary view small in"),
+    "a variable": (
+        lambda rows: rows.sparkSession.sql("DECLARE OR REPLACE VARIABLE least INT DEFAULT 5"),
+        "a variable in",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REGISTERED)
+def test_a_function_that_registers_a_name_is_refused_each_time_and_the_name_is_removed(
+    spark: SparkSession, name: str
+) -> None:
+    register_name, message = REGISTERED[name]
+
+    def query(rows: DataFrame) -> DataFrame:
+        register_name(rows)
+        return rows.select("k", "n")
+
+    register(spark, EmptyLog)
+    app, streamed, derived = declared(query)
+    view_problems(spark, app, app.sql("counted", "SELECT k, count(*) AS n FROM items GROUP BY k", key="k"), {})
+    before = registered(spark)
+    for _ in range(2):
+        for view in (streamed, derived):
+            with pytest.raises(ViewError, match=f"view {view.name}: its function registers {message}"):
+                view_problems(spark, app, view, {"v0": COLUMNS})
+    assert registered(spark) == before
+
+
+def test_a_query_with_a_dataframe_as_an_argument_registers_nothing(spark: SparkSession) -> None:
+    def query(rows: DataFrame) -> DataFrame:
+        return rows.sparkSession.sql("SELECT k, n FROM {rows} WHERE n > {least}", rows=rows, least=1)
+
+    register(spark, EmptyLog)
+    app, streamed, derived = declared(query)
+    for view in (streamed, derived):
+        assert view_problems(spark, app, view, {"v0": COLUMNS})[1] == []

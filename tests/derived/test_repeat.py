@@ -31,6 +31,18 @@ REFUSED = {
     "SELECT k, n FROM v0 WHERE TIMESTAMP /* of */ ' Now ' > '2020-01-01'": r"has TIMESTAMP ' Now '",
     'SELECT k, timestamp_ntz"yesterday" AS d FROM v0': "has timestamp_ntz 'yesterday'",
     "SELECT k, n FROM v0 WHERE n > (SELECT day(date 'tomorrow'))": "has date 'tomorrow'",
+    "SELECT k, n FROM v0 WHERE timestamp_seconds(n) >= ' Today '": "converts ' Today ' to a timestamp, which Spark",
+    "SELECT k, n FROM v0 WHERE date_from_unix_date(n) IN ('2020-01-01', 'today')": "converts 'today' to a date",
+    "SELECT k, datediff('tomorrow', date_from_unix_date(n)) AS n FROM v0": "converts 'tomorrow' to a date",
+    "SELECT k, CAST('now' AS TIMESTAMP) AS n FROM v0": "converts 'now' to a timestamp",
+    "SELECT k, try_cast(concat('no', 'w') AS TIMESTAMP_NTZ) AS n FROM v0": "converts 'now' to a timestamp_ntz",
+    "SELECT k, CAST(nvl('yesterday UTC', 'x') AS DATE) AS n FROM v0": "converts 'yesterday UTC' to a date",
+    "SELECT k, to_timestamp('now') AS n FROM v0": "converts 'now' to a timestamp",
+    "SELECT k, n FROM v0 WHERE n > (SELECT day(to_date('today')))": "converts 'today' to a date",
+    "SELECT k, uniform(0, 1000) AS n FROM v0": r"uses uniform\(\), whose value differs each time",
+    "SELECT k, uniform(0, 1000, 5) AS n FROM v0": r"uses uniform\(\), whose value differs each time",
+    "SELECT k, nvl(rand(), 1) AS n FROM v0": r"uses rand\(\), whose value differs each time",
+    "SELECT k, aes_encrypt(k, '0000111122223333') AS n FROM v0": r"uses aes_encrypt\(\) with a random init",
     "SELECT k, n FROM v0 TABLESAMPLE (50 PERCENT)": "takes a sample",
     "SELECT k, n FROM v0 TABLESAMPLE (50 PERCENT) REPEATABLE (7)": "takes a sample",
     "SELECT k, n FROM v0 TABLESAMPLE (1 ROWS)": LIMIT,
@@ -48,6 +60,10 @@ REFUSED = {
 ACCEPTED = (
     "SELECT k, n, date 'epoch' AS d, 'date ''today''' AS text FROM v0 -- not date 'today'",
     "SELECT k, n FROM v0 WHERE k = 'today'",
+    "SELECT k, n FROM v0 WHERE date_from_unix_date(n) > 'epoch' AND to_date('2020-01-01') < date_from_unix_date(n)",
+    "SELECT k, CAST(if(n > 1, '2020-01-01', k) AS DATE) AS n FROM v0 WHERE CAST(CAST(1 / 0 AS STRING) AS DATE) IS NULL",
+    "SELECT k, aes_encrypt(k, '0000111122223333', 'ecb') AS n FROM v0",
+    "SELECT k, aes_encrypt(k, '0000111122223333', 'GCM', 'DEFAULT', unhex(substr(md5(k), 1, 24))) AS n FROM v0",
     "SELECT k FROM v0 ORDER BY n LIMIT 2 OFFSET 1",
     "SELECT k, n FROM (SELECT k, n FROM v0 ORDER BY n DESC, k) AS t WHERE n > 1 LIMIT 2",
     "SELECT 'all' AS k, sum(n) AS n FROM v0 LIMIT 1",
@@ -97,11 +113,16 @@ def functions() -> Iterator[tuple[View, str | None]]:
         """Take the first two rows, without those of date 'today'."""
         return rows.orderBy("n").select("k", F.transform(F.array("n"), lambda number: number + 1)).limit(2)
 
+    @app.view("cast", reads="v0", key="k")
+    def cast(rows: DataFrame) -> DataFrame:
+        return rows.where(F.timestamp_seconds("n") >= F.lit("today").cast("timestamp"))
+
     def dated(word: str, rows: DataFrame) -> DataFrame:
         return rows.selectExpr("k", f"date '{word}' AS n", "date 'today' AS d")
 
     yield app.view("dated", reads="v0", key="k")(partial(dated, "epoch")), "has date 'today'"
     yield today, "has date 'today'"
+    yield cast, "converts 'today' to a timestamp"
     yield counter, "its function returns a different query on each call"
     yield sample, "takes a sample"
     yield some, LIMIT

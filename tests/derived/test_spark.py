@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock import App
@@ -105,6 +107,26 @@ def test_a_view_is_computed_by_row_only_if_each_row_is_made_of_one_with_its_key(
     spark: SparkSession, query: str, by_row: bool
 ) -> None:
     assert built(spark, view_of(query)).by_row == by_row
+
+
+def test_a_view_with_a_function_that_gets_many_rows_at_a_time_is_computed_whole(spark: SparkSession) -> None:
+    """Otherwise, the mean of the rows that changed would be taken for the mean of all rows."""
+
+    @F.arrow_udf("double")  # type: ignore[attr-defined, untyped-decorator]
+    def centred(n: pa.Array) -> pa.Array:
+        return pc.subtract(pc.cast(n, pa.float64()), pc.mean(n))
+
+    def derived(function: Callable[..., Column]) -> Derived:
+        app = App("derived")
+        app.stream("items", Item, key="k")
+        app.sql("v0", "SELECT k, n FROM items", key="k")
+        view = app.view("v", reads="v0", key="k")(lambda rows: rows.select("k", (function("n") * 2).alias("n")))
+        return built(spark, view)
+
+    assert not (view := derived(centred)).by_row
+    rows = pa.table({"k": ["a", "b"], "n": [1, 3]}, COLUMNS)
+    assert view.compute([rows]).to_pylist() == [{"k": "a", "n": -2.0}, {"k": "b", "n": 2.0}]
+    assert derived(F.udf(lambda n: n + 1, "bigint", useArrow=False)).by_row
 
 
 def test_all_of_spark_sql_may_be_used(spark: SparkSession) -> None:

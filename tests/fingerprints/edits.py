@@ -145,6 +145,8 @@ HARMLESS = [
         ],
     ),
     Row("an unused field", [('note: str = ""', 'note: str = ""\n    source: str = "web"')], watch="gross"),
+    Row("the name of a class that a handler emits", [("Told", "Said")]),
+    Row("the docstring of a method", [("def told(self):\n", 'def told(self):\n        """Return it."""\n')]),
     Row("a default of a field", [('note: str = ""', 'note: str = "none"')], watch="gross"),
     Row("keep of a stream", [('Refund, key="shop")', 'Refund, key="shop", keep=timedelta(days=7))')]),
     Row("a filter of a feed", [("best < 20", "best < 30")]),
@@ -169,6 +171,7 @@ COMPATIBLE = [
         [("return self.count", "return 2 * self.count")],
         yes("tell", "the code in the class Seen has changed"),
     ),
+    Row("a value of a dict with attributes", [("least=0", "least=5")], yes("tell", "its code has changed")),
     Row("a default of a state", [("count: int = 0", "count: int = 7")], yes("tell", "a different default for count")),
     Row("a field of a state", [("count: int = 0", "count: int = 0\n    last: str = ''")], yes("tell", "carried over")),
     Row(

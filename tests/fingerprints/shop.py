@@ -124,9 +124,16 @@ class Told(Event):
 STEP = 1
 
 
+class Options(dict):
+    __getattr__ = dict.get
+
+
+OPTIONS = Options(least=0)
+
+
 @app.handler("tell", reads=orders, key="shop", state=Seen, emits=Told)
 def tell(state, order, ctx):
-    state.count += STEP
+    state.count += STEP if order.amount >= OPTIONS.least else 0
     yield Told(shop=order.shop, count=state.told())
 
 

@@ -11,6 +11,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from penstock import Event, gone
 from penstock.app.fingerprints.code import file_name, module_name
-from penstock.app.fingerprints.functions import Fingerprint, fingerprint, fingerprint_of
+from penstock.app.fingerprints.functions import EARLIER, Fingerprint, fingerprint, fingerprint_of
 from penstock.cep.recognize.compiling import Unread
 from penstock.joins import Missed
 from penstock.joins.declaring import Interval
@@ -39,10 +40,12 @@ def print_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., F
             monkeypatch.delitem(sys.modules, name, raising=False)
         file = folder / "app.py"
         file.write_text(textwrap.dedent(text))
-        space: dict[str, Any] = {"__name__": "app", "__file__": str(file)}
+        module = ModuleType("app")
+        module.__file__ = str(file)
+        monkeypatch.setitem(sys.modules, "app", module)
         monkeypatch.syspath_prepend(str(folder))
-        exec(compile(file.read_text(), str(file), "exec", dont_inherit=True), space)
-        return fingerprint(space["f"])
+        exec(compile(file.read_text(), str(file), "exec", dont_inherit=True), vars(module))
+        return fingerprint(module.f)
 
     return make
 
@@ -59,6 +62,39 @@ SAME = {
     "how a constant is written": ("K = 4\ndef f(): return K", "K = 2 + 2\ndef f(): return K"),
     "what it does not use": ("K = 2\ndef f(): return 1", "K = 3\ndef f(): return 1"),
     "the order of a set": ("K = {'a', 'b', 'c'}\ndef f(): return K", "K = {'c', 'b', 'a'}\ndef f(): return K"),
+    "the name of a rule that nothing reads": (
+        "def big(x): return x > 3\nRULES = [big]\ndef f(x): return [r(x) for r in RULES]",
+        "def large(x): return x > 3\nRULES = [large]\ndef f(x): return [r(x) for r in RULES]",
+    ),
+    "the docstring of a helper that nothing reads": (
+        "def g(x):\n 'One.'\n return x\ndef f(x): return g(x).__name__",
+        "def g(x):\n 'Two.'\n return x\ndef f(x): return g(x).__name__",
+    ),
+    "the annotations of a helper that nothing reads": (
+        "def g(x: int): return x\ndef f(x): return str(g(x))",
+        "def g(x: float): return x\ndef f(x): return str(g(x))",
+    ),
+    "the docstring of a kind of property": (
+        "class P(property): pass\nclass A:\n @P\n def m(self):\n  'One.'\n  return 1\ndef f(): return A().m",
+        "class P(property): pass\nclass A:\n @P\n def m(self):\n  'Two.'\n  return 1\ndef f(): return A().m",
+    ),
+    "the name of a class that nothing reads": (
+        "from dataclasses import dataclass\n@dataclass\nclass A:\n x: int\ndef f(): return A(1).x",
+        "from dataclasses import dataclass\n@dataclass\nclass B:\n x: int\ndef f(): return B(1).x",
+    ),
+    "the name of the module": (
+        "def g(x): return __name__\ndef f(x): return g(x)",
+        "def h(x): return __name__\ndef f(x): return h(x)",
+    ),
+    "hints as text": (
+        "import msgspec\nclass A(msgspec.Struct):\n x: int\n y: list[int]\ndef f(x): return msgspec.convert(x, A)",
+        "from __future__ import annotations\nimport msgspec\nclass A(msgspec.Struct):\n x: int\n y: list[int]\n"
+        "def f(x): return msgspec.convert(x, A)",
+    ),
+    "another lambda on the line": (
+        "a, f = (lambda x: x + 1), (lambda x: x + 2)",
+        "a, f = (lambda x: x - 1), (lambda x: x + 2)",
+    ),
     "a comment in a class": ("class A:\n x = 1\ndef f(): return A", "class A:\n # one\n x = 1\ndef f(): return A"),
 }
 DIFFERENT = {
@@ -235,6 +271,151 @@ DIFFERENT = {
         " def __repr__(self): return 'Z'\nz = Z(1)\ndef f(): return z.h",
         "from datetime import tzinfo\nclass Z(tzinfo):\n def __init__(self, h): self.h = h\n"
         " def __repr__(self): return 'Z'\nz = Z(2)\ndef f(): return z.h",
+    ),
+    "the other lambda on the line": (
+        "K = True\nf = (lambda x: x / 10) if K else (lambda x: x / 100)",
+        "K = False\nf = (lambda x: x / 10) if K else (lambda x: x / 100)",
+    ),
+    "the names of functions within": (
+        "def f(x):\n def a(y): return y + 1\n def b(y): return y + 2\n return a(x)",
+        "def f(x):\n def b(y): return y + 1\n def a(y): return y + 2\n return a(x)",
+    ),
+    "a decorator of a function within": (
+        "import functools\ndef f(x):\n @functools.cache\n def a(y): return y\n return a(x)",
+        "import functools\ndef f(x):\n @functools.lru_cache\n def a(y): return y\n return a(x)",
+    ),
+    "a field of a class within": (
+        "import msgspec\ndef f(x):\n class A(msgspec.Struct):\n  n: 'int'\n return msgspec.convert(x, A)",
+        "import msgspec\ndef f(x):\n class A(msgspec.Struct):\n  n: 'float'\n return msgspec.convert(x, A)",
+    ),
+    **{
+        f"a value of {kind}": tuple(f"{text}\nK = A({values})\ndef f(): return K" for values in two)
+        for kind, text, two in (
+            ("a dict with attributes", "class A(dict):\n __getattr__ = dict.get", ("a=1", "a=2")),
+            ("a tuple that has any attribute", "class A(tuple):\n def __getattr__(s, k): return 1", ("[1]", "[2]")),
+            ("a kind of array", "import array\nclass A(array.array): pass", ("'i', [1]", "'i', [2]")),
+            ("a kind of random numbers", "import random\nclass A(random.Random): pass", ("1", "2")),
+            ("a kind of file", "import io\nclass A(io.StringIO): pass", ("'a'", "'b'")),
+            ("a kind of binary structure", "import struct\nclass A(struct.Struct): pass", ("'<i'", "'>i'")),
+            ("a kind of exception", "class A(Exception): pass", ("1", "2")),
+            ("a kind of deque", "from collections import deque\nclass A(deque): pass", ("[1], 2", "[1], 3")),
+            ("a hidden decimal", "import decimal\nclass A(decimal.Decimal):\n __repr__ = lambda s: ''", ("1", "2")),
+        )
+    },
+    "a value of a wrapper that is a dict": tuple(
+        "from functools import update_wrapper\nclass W(dict):\n def __init__(self, g, d):\n"
+        f"  update_wrapper(self, g)\n  self.update(d)\ng = W(len, {{1: {value}}})\ndef f(): return g[1]"
+        for value in (1, 2)
+    ),
+    **{
+        f"what is behind a name in {kind}": (text.format("int"), text.format("float"))
+        for kind, text in (
+            ("a hint as text", "import msgspec\nN = {}\nclass A(msgspec.Struct):\n x: 'N'\ndef f(): return A"),
+            (
+                "a hint of a dataclass",
+                "from __future__ import annotations\nfrom dataclasses import dataclass\nN = {}\n@dataclass\n"
+                "class A:\n x: list[N]\n y: Unknown = None\ndef f(): return A",
+            ),
+            (
+                "a typed dict",
+                "from __future__ import annotations\nfrom typing import TypedDict\nclass A(TypedDict):\n x: {}\n"
+                "class B(TypedDict):\n a: A\ndef f(): return B",
+            ),
+            (
+                "a new type",
+                "from typing import NewType\nimport msgspec\nN = NewType('N', {})\nclass A(msgspec.Struct):\n x: N\n"
+                "def f(): return A",
+            ),
+            ("a value that is a new type", "from typing import NewType\nN = NewType('N', {})\ndef f(): return N"),
+            (
+                "a type variable",
+                "from typing import Generic, TypeVar\nimport msgspec\nT = TypeVar('T', bound={})\n"
+                "class A(msgspec.Struct, Generic[T]):\n x: T\ndef f(): return A",
+            ),
+        )
+    },
+    **{
+        f"a value in {kind}": (text.format(1), text.format(2))
+        for kind, text in (
+            (
+                "a literal behind a name",
+                "from __future__ import annotations\nfrom typing import Literal\nimport msgspec\nN = Literal[{}]\n"
+                "class A(msgspec.Struct):\n x: N\ndef f(): return A",
+            ),
+            (
+                "an annotated hint",
+                "from __future__ import annotations\nfrom typing import Annotated\nimport msgspec\nN = {}\n"
+                "class A(msgspec.Struct):\n x: Annotated[int, msgspec.Meta(le=N)]\ndef f(): return A",
+            ),
+            (
+                "the metadata of a field",
+                "from dataclasses import dataclass, field, fields\n@dataclass\nclass A:\n"
+                " x: int = field(default=0, metadata={{'n': {}}})\ndef f(): return fields(A)[0].metadata",
+            ),
+            (
+                "a special name of an enum",
+                "from enum import Enum\nclass C(Enum):\n a = 1\n __n__ = {{1: {}}}\ndef f(): return C.__n__",
+            ),
+            (
+                "a private name of an enum",
+                "from enum import Enum\nclass C(Enum):\n a = 1\n __n = {}\n def m(self): return self.__n\n"
+                "def f(): return C.a.m()",
+            ),
+            (
+                "a factory of a struct",
+                "import msgspec\nclass A(msgspec.Struct):\n x: int = msgspec.field(default_factory=lambda: {})\n"
+                "def f(): return A()",
+            ),
+            (
+                "a kind of property",
+                "class P(property):\n def __get__(self, one, owner=None): return {}\nclass A:\n @P\n"
+                " def m(self): return 0\ndef f(): return A.m",
+            ),
+            (
+                "a kind of static method",
+                "class P(staticmethod):\n def __get__(self, one, owner=None): return {}\nclass A:\n @P\n"
+                " def m(): return 0\ndef f(): return A.m",
+            ),
+            (
+                "a kind of partial",
+                "from functools import partial\nclass P(partial):\n def __call__(self): return {}\ng = P(int)\n"
+                "def f(): return g()",
+            ),
+        )
+    },
+    "the order of the arguments that a pattern matches": (
+        "class A:\n __match_args__ = ('x', 'y')\ndef f(a):\n match a:\n  case A(b, _): return b",
+        "class A:\n __match_args__ = ('y', 'x')\ndef f(a):\n match a:\n  case A(b, _): return b",
+    ),
+    "the name of a rule that is read": (
+        "def big(x): return x > 3\nRULES = [big]\ndef f(x): return [r.__name__ for r in RULES if r(x)]",
+        "def large(x): return x > 3\nRULES = [large]\ndef f(x): return [r.__name__ for r in RULES if r(x)]",
+    ),
+    "the name of a rule that is read by name": (
+        "def big(x): return x > 3\nRULES = [big]\ndef f(x): return [getattr(r, '__name__') for r in RULES]",
+        "def large(x): return x > 3\nRULES = [large]\ndef f(x): return [getattr(r, '__name__') for r in RULES]",
+    ),
+    "the name of a class that is read": (
+        "class A: pass\ndef g(x): return type(x).__name__\ndef f(x): return g(A())",
+        "class B: pass\ndef g(x): return type(x).__name__\ndef f(x): return g(B())",
+    ),
+    "a docstring that is read": (
+        "def g():\n 'One.'\ndef f(): return g.__doc__",
+        "def g():\n 'Two.'\ndef f(): return g.__doc__",
+    ),
+    "annotations that are read": (
+        "def g(x: int): return x\ndef f(x): return g.__annotations__['x'](x)",
+        "def g(x: float): return x\ndef f(x): return g.__annotations__['x'](x)",
+    ),
+    "the name of a class whose instance is shown": (
+        "from typing import NamedTuple\nclass A(NamedTuple):\n x: int\ndef f(): return f'{A(1)}'",
+        "from typing import NamedTuple\nclass B(NamedTuple):\n x: int\ndef f(): return f'{B(1)}'",
+    ),
+    "whether a field is shown": (
+        "from dataclasses import dataclass, field\n@dataclass\nclass A:\n x: int = field(default=0, repr=True)\n"
+        "def f(): return str(A(1))",
+        "from dataclasses import dataclass, field\n@dataclass\nclass A:\n x: int = field(default=0, repr=False)\n"
+        "def f(): return str(A(1))",
     ),
     "a branch": ("def f(x):\n if x: return 1\n return 2", "def f(x):\n if not x: return 1\n return 2"),
     "what is caught": (
@@ -418,7 +599,80 @@ def test_the_text_is_compared_with_what_the_first_form_of_fingerprints_saw_of_it
     assert text_print.earlier[1] == "0487033f30003cada5b267be75a6944d", "as it was stored"
     assert text_print.source != text_print.earlier[1]
     plain = print_of("def f(x): return x * 2")
-    assert plain.earlier == {1: plain.source, 2: plain.source}
+    assert plain.earlier == dict.fromkeys(EARLIER, plain.source)
+
+
+def test_the_text_is_compared_with_what_the_third_form_of_fingerprints_saw_of_it(
+    print_of: Callable[..., Fingerprint],
+) -> None:
+    text = """
+        from __future__ import annotations
+
+        import io
+        from collections import defaultdict, deque
+        from dataclasses import dataclass, field
+        from enum import Enum
+        from typing import NewType
+
+
+        class Attributes(dict):
+            __getattr__ = dict.get
+
+
+        class Tree(defaultdict):
+            def __getattr__(self, name): return self[name]
+
+
+        class Text(io.StringIO): pass
+
+
+        class Last(deque): pass
+
+
+        class Colour(Enum):
+            red = 1
+            __names__ = {1: "RED"}
+
+
+        Cents = NewType("Cents", int)
+
+
+        @dataclass
+        class Price:
+            cents: Cents = field(default=0, metadata={"unit": 1})
+
+
+        A, B, C, D = Attributes(rate=2), Tree(lambda: 0, rate=2), Text("x"), Last([1], 3)
+        one, other = (lambda x: x + 1), (lambda x: x + 2)
+
+
+        def f(x):
+            @int
+            def inner(y): return y
+            return A, B, C, D, Colour.red, Price(x), other, f"{inner(f.__name__)}"
+        """
+    text_print = print_of(text)
+    assert text_print.earlier[3] == "d476d67c56e02dfd4bca2beb4a574eea", "as it was stored"
+    assert text_print.source != text_print.earlier[3]
+
+
+def test_a_fingerprint_leaves_the_values_of_the_app_as_they_are(print_of: Callable[..., Fingerprint]) -> None:
+    text = """
+        from collections import defaultdict
+        class Tree(defaultdict):
+            def __getattr__(self, name): return self[name]
+        def f(): return TREE
+        TREE = Tree(lambda: 0, rate=2)
+        """
+    print_of(text)
+    assert dict(sys.modules["app"].TREE) == {"rate": 2}
+
+
+@pytest.mark.parametrize(
+    "line", ["{}, f = (lambda x: x + {}), (lambda x: x + 2)", "{} = lambda: {}; f = lambda y=lambda z: z: y"]
+)
+def test_the_text_of_a_lambda_is_only_its_own_part_of_the_line(line: str, print_of: Callable[..., Fingerprint]) -> None:
+    assert print_of(line.format("a", 1)).source == print_of(line.format("a", 2)).source
 
 
 @pytest.mark.parametrize("name", SAME)

@@ -4,8 +4,13 @@ functions    fingerprints of Python functions
 values       walks everything that a function reaches in local files
 imports      the imports that a function makes when it runs
 classes      the app's own classes
+instances    what an instance holds besides its attributes
+hints        the types behind names in type hints
+observing    names, docstrings and annotations that code reads
 code, trees  instructions as tokens; syntax trees, to compare across versions of Python
 declared     fingerprints of streams, views and handlers, without Spark
+recognized   the output of queries with MATCH_RECOGNIZE
+parts        digests of parts of a declaration, such as a method or a default value
 stored       the file `declarations.json`
 verdicts     compares stored and declared fingerprints
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dis
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,12 +14,14 @@ from typing import Any
 
 import penstock
 from penstock.app.fingerprints.digests import TokenDigest
-from penstock.app.fingerprints.trees import function_tree
+from penstock.app.fingerprints.trees import earlier_function_tree, function_tree
 
 GLOBAL_OPS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 FLAGS = 0x04 | 0x08 | 0x20 | 0x80 | 0x100 | 0x200
 """The flags of a code object that affect its calls: *args, **kwargs, generator, coroutine."""
 ATTRIBUTE_OPS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+CoversForm = Callable[[int], bool]
+"""Returns whether to add data that forms of fingerprints before the given one left out."""
 
 
 EARLIER_MODULES = {
@@ -120,7 +122,7 @@ def attributes_after(instructions: list[dis.Instruction], start: int) -> tuple[s
     return tuple(taken)
 
 
-def code_tokens(tokens: TokenDigest, code: CodeType) -> bool:
+def code_tokens(tokens: TokenDigest, code: CodeType, covers_form: CoversForm) -> bool:
     """Add the instructions of a code object and its nested functions. Each global is represented by a number, in the
     order in which the names are first loaded, so that renaming it changes nothing. The values of globals are added
     afterwards, in the same order."""
@@ -153,12 +155,12 @@ def _instruction_tokens(tokens: TokenDigest, code: CodeType, numbers: dict[str, 
     tokens.put(code.co_exceptiontable)
 
 
-def source_tokens(tokens: TokenDigest, code: CodeType) -> bool:
+def source_tokens(tokens: TokenDigest, code: CodeType, covers_form: CoversForm) -> bool:
     """Add the syntax tree of a code object to a fingerprint. Returns False if its source is not available."""
-    tree = function_tree(code)
+    tree, earlier_tree = function_tree(code), earlier_function_tree(code)
     if tree is None:
         return False
-    tokens.put(tree)
+    tokens.put(tree if tree == earlier_tree or covers_form(4) else earlier_tree)
     return True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from enum import Enum
 from operator import itemgetter
 from typing import Literal, cast
 
@@ -12,10 +13,13 @@ from msgspec import NODEFAULT, Struct, structs
 
 from penstock.app.app import App
 from penstock.app.check import Problem
-from penstock.app.declared import CHANGES_SUFFIX, Handler, Joiner, Matcher, Stream, View, ViewHandler
+from penstock.app.declared import CHANGES_SUFFIX, Handler, Joiner, Matcher, Recognizer, Stream, View, ViewHandler
 from penstock.app.fingerprints.classes import is_local_class, nested_classes, written_contents
 from penstock.app.fingerprints.digests import digest
 from penstock.app.fingerprints.functions import EARLIER, Fingerprint, fingerprint, fingerprint_of
+from penstock.app.fingerprints.observing import NAMES
+from penstock.app.fingerprints.parts import part_text, reading_text
+from penstock.app.fingerprints.recognized import output_text
 from penstock.app.fingerprints.sqltext import normal_sql
 from penstock.app.fingerprints.stored import HandlerPrint, StreamPrint, ViewPrint, versions
 from penstock.app.graph import is_derived, row_classes
@@ -71,8 +75,12 @@ def handler_print(
 ) -> HandlerPrint:
     """Return the fingerprint of a handler in an app with these streams. For each stream, `first_names` maps each
     renamed field of its events to its first name."""
-    functions, known = handler_functions(handler), {stream.name: stream for stream in streams}
+    known = {stream.name: stream for stream in streams}
     read = {name: known[name] for name in handler.inputs if name in known}
+    functions = handler_functions(handler)
+    if NAMES & functions.observes:
+        names = [cls.__qualname__ for cls in _handler_classes(handler, read.values())]
+        functions = _with_text(functions, repr(names))
     return HandlerPrint(
         handler.inputs,
         tuple(_key_text(handler.key_of(name), (first_names or {}).get(name, {})) for name in handler.inputs),
@@ -85,10 +93,11 @@ def handler_print(
         readings={name: reading for name, stream in read.items() if (reading := _reading_text(stream.event))},
         where={name: where for name in handler.inputs if (where := handler.condition_of(name)) is not None},
         times={name: time for name, stream in read.items() if (time := _time_text(handler, stream))},
-        columns={name: _aggregate_digest(aggregate) for name, aggregate in _view_aggregates(handler).items()},
+        columns={name: part_text(fingerprint_of(part)) for name, part in _view_aggregates(handler).items()},
         sources=dict(functions.earlier),
         classes=dict(_class_digests(handler, read.values())),
         defaults=_state_default_digests(handler.state),
+        members=dict(_member_digests(handler, read.values())),
     )
 
 
@@ -96,22 +105,27 @@ def _view_aggregates(handler: Handler) -> Mapping[str, Aggregate]:
     return handler.aggregates if isinstance(handler, ViewHandler) and not handler.faults else {}
 
 
-def _aggregate_digest(aggregate: Aggregate) -> str:
-    """Return the digest of an aggregate and its arguments, which shows whether they have changed: a column must not mix
-    values from different aggregates."""
-    digests = fingerprint_of(aggregate)
-    return digests.source or digests.code
-
-
 def _class_digests(handler: Handler, streams: Iterable[Stream]) -> Iterator[tuple[str, str]]:
     """Yield the name and digest of each class of a handler's state and events, and of each class in their fields. A
     digest covers everything that the user wrote in the class body. Classes whose bodies contain only fields are left
     out."""
-    for cls in nested_classes((handler.state, *(stream.event for stream in streams))):
+    for cls in _handler_classes(handler, streams):
         written = sorted(written_contents(cls), key=itemgetter(0))
         if written:
-            digests = fingerprint_of(*(part for name_and_content in written for part in name_and_content))
-            yield cls.__qualname__, digests.source or digests.code
+            yield cls.__qualname__, part_text(fingerprint_of(*(part for pair in written for part in pair)))
+
+
+def _member_digests(handler: Handler, streams: Iterable[Stream]) -> Iterator[tuple[str, str]]:
+    """Yield each member of the enums in a handler's state and events, with the digest of its value: code may read the
+    name of a member, but only its value is stored."""
+    for cls in _handler_classes(handler, streams):
+        if issubclass(cls, Enum):
+            for name, member in cls.__members__.items():
+                yield f"{cls.__qualname__}.{name}", part_text(fingerprint_of(member.value))
+
+
+def _handler_classes(handler: Handler, streams: Iterable[Stream]) -> list[type]:
+    return nested_classes((handler.state, *(stream.event for stream in streams)))
 
 
 def _state_default_digests(state: type[State]) -> dict[str, str]:
@@ -123,8 +137,7 @@ def _state_default_digests(state: type[State]) -> dict[str, str]:
 
 
 def _default_digest(field: structs.FieldInfo) -> str:
-    digests = fingerprint_of(field.default_factory if field.default is NODEFAULT else field.default)
-    return digests.source or digests.code
+    return part_text(fingerprint_of(field.default_factory if field.default is NODEFAULT else field.default))
 
 
 def _time_text(handler: Handler, stream: Stream) -> str:
@@ -159,6 +172,8 @@ def _key_text(fields: tuple[str, ...], first_names: Mapping[str, str]) -> str:
 def handler_functions(handler: Handler) -> Fingerprint:
     """Return the fingerprint of a handler's functions: the user's functions, or the generated functions if the handler
     is compiled."""
+    if isinstance(handler, Recognizer) and not handler.faults:
+        return _with_text(fingerprint_of(handler.search), output_text(handler.text))
     if isinstance(handler, Matcher):
         return fingerprint_of(handler.search, *handler.written)
     if isinstance(handler, Joiner):
@@ -169,6 +184,12 @@ def handler_functions(handler: Handler) -> Fingerprint:
     digests = fingerprint_of(handler.function, *handler.timers.values(), settle)
     source = digest("compiled", repr(shape_of(handler.state)))  # the state class contains a digest of the declaration
     return replace(digests, source=source, earlier=dict.fromkeys(EARLIER, source))
+
+
+def _with_text(digests: Fingerprint, text: str) -> Fingerprint:
+    """Return a fingerprint that covers a text too. Forms before 4 did not cover it."""
+    source = None if digests.source is None else digest(digests.source, text)
+    return replace(digests, code=digest(digests.code, text), source=source)
 
 
 def incomparable(app: App) -> list[Problem]:
@@ -209,7 +230,7 @@ def _plan_dependencies(app: App, view: View, above: tuple[str, ...], *, by: By =
         if event is not None:
             yield _fields_text(event)
             yield repr(sorted(event.__renamed__.items()))
-            yield _reading_text(event)
+            yield _reading_digest(event, by)
         if name in streams:
             yield f"{event and event.__time_field__} {streams[name].late_after}"
         base = name.removesuffix(CHANGES_SUFFIX)
@@ -240,10 +261,18 @@ def _fields_text(event: type[Event]) -> str:
 
 
 def _reading_text(event: type[Event] | None) -> str:
-    """Return a string that changes when stored events from earlier versions of a class might be read differently. Empty
+    """Return a text that changes when stored events from earlier versions of a class might be read differently. Empty
     if events are read as they were written."""
     migrate = migrate_of(event) if event is not None else None
-    if migrate is None or event is None:
+    return "" if migrate is None or event is None else reading_text(event.__event_version__, fingerprint(migrate))
+
+
+def _reading_digest(event: type[Event], by: By) -> str:
+    """Return one digest for everything that `_reading_text` depends on. Digests of sources in earlier forms of
+    fingerprints contain the source of `migrate` in that form, or its instructions if it has no source."""
+    migrate = migrate_of(event)
+    if migrate is None:
         return ""
     digests = fingerprint(migrate)
-    return f"version {event.__event_version__} {digests.source or digests.code}"
+    source = digests.earlier.get(by) if isinstance(by, int) else digests.source if by == "source" else None
+    return f"version {event.__event_version__} {source or digests.code}"

@@ -14,6 +14,10 @@ FORMAT = 1
 """The version of the stored format."""
 
 
+PLAN_FORM = 2
+"""The version of the digest of plans. In form 1, some constants were missing."""
+
+
 class Versions(msgspec.Struct, frozen=True):
     """The versions that a fingerprint was computed with. Exact digests can be compared only if all versions are equal.
     `form` is the version of the fingerprint's format, which determines what it covers."""
@@ -54,7 +58,8 @@ class PlanPrint(msgspec.Struct, frozen=True):
     function in it. For each input, `inputs` contains the columns that the plan uses, with their types. `lateness`
     contains the inputs whose watermark decides which events are late, each with its event time and `late_after` in
     milliseconds. `types` contains the Arrow types of the columns, and is empty if an earlier version of Penstock
-    recorded the plan."""
+    recorded the plan. `form` is the version of the digest `query`, and `queries` contains the digests of the same plan
+    in earlier forms."""
 
     query: str
     functions: tuple[str, ...]
@@ -62,6 +67,12 @@ class PlanPrint(msgspec.Struct, frozen=True):
     inputs: dict[str, dict[str, str]]
     lateness: dict[str, tuple[str, int]]
     types: dict[str, str] = {}
+    form: int = 1
+    queries: dict[int, str] = {}
+
+    def query_for(self, other: PlanPrint) -> str:
+        """Return the digest to compare with the `query` of another plan."""
+        return self.query if other.form == self.form else self.queries.get(other.form, self.query)
 
 
 class ViewPrint(msgspec.Struct, frozen=True):
@@ -91,9 +102,9 @@ class HandlerPrint(msgspec.Struct, frozen=True):
     """The fingerprint of a handler. `code`, `source` and `sources` are digests of the user's functions, as for a view.
     `keys` contains the first names of the key fields for each input. For each input, `where` contains the condition,
     `times` the event time and lateness, and `readings` a string that changes when events from earlier versions are read
-    differently. Three more fields contain digests: `columns`, of the aggregates in windows and rollups; `classes`, of
-    the methods of its state and events; and `defaults`, of its state's default values. `generations` contains the
-    generation of each log stream that the handler has read."""
+    differently. Four more fields contain digests of parts: `columns`, of the aggregates in windows and rollups;
+    `classes`, of the methods of its state and events; `members`, of the members of their enums; and `defaults`, of its
+    state's default values. `generations` contains the generation of each log stream that the handler has read."""
 
     reads: tuple[str, ...]
     keys: tuple[str, ...]
@@ -109,6 +120,7 @@ class HandlerPrint(msgspec.Struct, frozen=True):
     columns: dict[str, str] = {}
     classes: dict[str, str] = {}
     defaults: dict[str, str] = {}
+    members: dict[str, str] = {}
     sources: dict[int, str | None] = {}
     generations: dict[str, int] = {}
 

@@ -6,10 +6,8 @@ from __future__ import annotations
 import enum
 import functools
 import re
-import struct
-import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from fractions import Fraction
@@ -33,24 +31,48 @@ from types import (
 from typing import Any
 from uuid import UUID
 
-import msgspec
-
 from penstock.app.fingerprints.classes import (
     WRAPPING,
+    answered_wrapped,
     class_hints,
     class_options,
     contents,
     field_texts,
+    has,
+    has_installed_base,
     hinted_classes,
     is_local_class,
+    is_wrapper,
+    later_contents,
     private_slots,
     state,
 )
-from penstock.app.fingerprints.code import class_name, file_name, is_local, is_local_function, module_name, references
+from penstock.app.fingerprints.code import (
+    CoversForm,
+    class_name,
+    file_name,
+    is_local,
+    is_local_function,
+    module_name,
+    references,
+)
 from penstock.app.fingerprints.digests import TokenDigest
+from penstock.app.fingerprints.hints import field_hints, hint_parts, hint_text, names_types, resolved
 from penstock.app.fingerprints.imports import imported, imports
+from penstock.app.fingerprints.instances import (
+    BY_ATTRIBUTES,
+    PLAIN_TYPES,
+    SEQUENCES,
+    SINCE_FORM,
+    bound_object,
+    built_in_base,
+    has_only_attributes,
+    is_declaration,
+    reduced_parts,
+)
+from penstock.app.fingerprints.observing import ANNOTATIONS, class_texts, function_texts, observations
 
-FORM = 3
+FORM = 4
 """The version of the fingerprint format, which determines what fingerprints cover. Increased when they cover more."""
 VALUES_MAX = 1_000_000
 """Maximum number of values visited for one fingerprint; visiting them takes a few seconds. Further values are
@@ -58,21 +80,10 @@ opaque."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 _BY_REPR = (datetime, date, time, timedelta, tzinfo, Decimal, Fraction, UUID, PurePath, range, slice, re.Pattern,
             UnionType, GenericAlias)  # fmt: skip
-_SCALARS = (int, float, complex, str, bytes, bytearray)
-_SEQUENCES = (list, tuple, deque)
 PATTERN_CHARS_SHOWN = 200
 """The length at which Python truncates the `repr` of a regular expression."""
-_BY_ATTRIBUTES: dict[type, tuple[str, ...]] = {
-    struct.Struct: ("format",),
-    msgspec.json.Decoder: ("type", "strict", "dec_hook", "float_hook"),
-    msgspec.msgpack.Decoder: ("type", "strict", "dec_hook", "ext_hook"),
-    msgspec.json.Encoder: ("enc_hook", "decimal_format", "uuid_format", "order"),
-    msgspec.msgpack.Encoder: ("enc_hook", "decimal_format", "uuid_format", "order"),
-}
-"""Classes from other packages whose instances cannot be pickled, with the attributes that define an instance."""
-_HOLDERS: tuple[Any, ...] = (*_SCALARS, *_SEQUENCES, dict, set, frozenset)
 _NAMED = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, GetSetDescriptorType, MemberDescriptorType)
-Code = Callable[[TokenDigest, CodeType], bool]
+Code = Callable[[TokenDigest, CodeType, CoversForm], bool]
 
 
 class Walk:
@@ -86,15 +97,23 @@ class Walk:
     functions, the contents of instances of subclasses of built-in classes, enum members, metaclasses or mapping
     proxies. Form 2 does not cover attributes of functions, of wrappers, or of subclasses of dates and time zones. Nor
     does it cover the objects of bound built-in methods, classes that only type hints mention, options of dataclasses
-    and structs, or private methods of enums. `added` contains each form for which the traversal found values that
-    earlier forms do not cover.
+    and structs, or private methods of enums. Form 3 does not cover types behind names in type hints, observed names,
+    state that classes written in C keep, nor the values in `classes.later_contents`, and it has other syntax trees.
+    `added` contains each form for which the traversal found values that earlier forms do not cover.
+
+    `observes` contains what the visited code reads of functions and classes, such as `__name__` (`observing.py`). Only
+    a second traversal, with these as `observed`, adds what the code reads.
     """
 
-    def __init__(self, code: Code, *, by_name: bool = False, form: int = FORM) -> None:
+    def __init__(
+        self, code: Code, *, by_name: bool = False, form: int = FORM, observed: frozenset[str] = frozenset()
+    ) -> None:
         self.tokens = TokenDigest()
         self.opaque: list[str] = []
         self.lacking = False
         self.added: set[int] = set()
+        self.observes: set[str] = set()
+        self._observed = observed
         self._form = form
         self._code = code
         self._by_name = by_name
@@ -145,8 +164,8 @@ class Walk:
         self.tokens.put("function")
         if not local:
             self.tokens.put(file_name(function.__code__.co_filename), function.__code__.co_qualname)
-        elif not self._code(self.tokens, function.__code__):
-            self.lacking = True
+        else:
+            self._add_code(function.__code__)
         for number, cell in enumerate(function.__closure__ or ()):
             self._add_cell_value(cell, _closure_variable(function, number))
         if local:
@@ -154,11 +173,25 @@ class Walk:
             self.value(function.__kwdefaults__, "defaults")
             self._add_global_values(function)
             self._add_imported_values(function)
+            self._add_observed_texts(function_texts(function, self._observed))
+        if local and ANNOTATIONS in self._observed and self._covers_form(4):
+            for name, hint in sorted(resolved(function.__annotations__, function.__module__).items()):
+                self.tokens.put("annotation", name)
+                self._add_hint(hint, name)
         if "__wrapped__" in function.__dict__:
             self.value(function.__dict__["__wrapped__"], "__wrapped__")
         attributes = {name: value for name, value in function.__dict__.items() if name not in WRAPPING}
         if local and attributes and self._covers_form(3):
             self._add_value_attributes(sorted(attributes.items()), function.__name__)
+
+    def _add_code(self, code: CodeType) -> None:
+        self.lacking |= not self._code(self.tokens, code, self._covers_form)
+        self.observes.update(observations(code))
+
+    def _add_observed_texts(self, texts: Iterator[str]) -> None:
+        for text in texts:
+            if self._covers_form(4):
+                self.tokens.put("observed", text)
 
     def _add_cell_value(self, cell: CellType, name: str) -> None:
         try:
@@ -241,17 +274,64 @@ class Walk:
                 continue
             self.tokens.put("attribute", name)
             self.value(content, f"{cls.__name__}.{name}")
+        self._add_class_details(cls)
+
+    def _add_class_details(self, cls: type) -> None:
+        """Add what a class has besides its bases and the contents of its body."""
         options = class_options(cls)
         if options and self._covers_form(3):
             self.tokens.put("options", *options)
-        for name, hint in class_hints(cls):
+        earlier_hints = dict(class_hints(cls))
+        for name, hint in earlier_hints.items():
             self._add_hinted_classes(hint, f"{cls.__name__}.{name}")
+        self._add_field_hints(cls, earlier_hints)
+        added_later = sorted(later_contents(cls), key=itemgetter(0))
+        if added_later and self._covers_form(4):
+            self._add_value_attributes(added_later, cls.__name__)
+        self._add_observed_texts(class_texts(cls, self._observed))
 
-    def _add_hinted_classes(self, hint: Any, name: str) -> None:
+    def _add_field_hints(self, cls: type, earlier: Collection[str]) -> None:
+        """Add the types behind the names in the hints of fields, and the app's classes in hints that `class_hints` does
+        not return."""
+        texts = dict(field_texts(cls))
+        for name, hint in field_hints(cls):
+            shown_name = f"{cls.__name__}.{name}"
+            if (names_types(hint) or hint_text(hint) != texts[name]) and self._covers_form(4):
+                self.tokens.put("field type", name)
+                self._add_hint(hint, shown_name)
+            elif name not in earlier:
+                self._add_hinted_classes(hint, shown_name, form=4)
+
+    def _add_hint(self, hint: Any, name: str) -> None:
+        """Add a type hint with the types behind its names."""
+        if isinstance(hint, type) and hint_parts(hint) is None:
+            self.value(hint, name)
+            return
+        if id(hint) in self._above:
+            self.tokens.put("above", self._above.index(id(hint)))
+            return
+        self._above.append(id(hint))
+        self._add_hint_parts(hint, name)
+        self._above.pop()
+
+    def _add_hint_parts(self, hint: Any, name: str) -> None:
+        kind, hints, values = hint_parts(hint) or (str(hint), (), ())
+        self.tokens.put("hint", kind, len(hints), len(values))
+        for part in hints:
+            self._add_hint(part, name)
+        for value in values:
+            self.value(value, name)
+
+    def _add_hinted_classes(self, hint: Any, name: str, form: int = 3) -> None:
         """Add the app's classes in a type hint, which code may construct without naming them."""
         classes = [cls for cls in hinted_classes(hint) if is_local_class(cls)]
-        if classes and self._covers_form(3):
+        if classes and self._covers_form(form):
             self._add_sequence_values("hinted", classes, name)
+
+    def _add_named_types(self, hint: Any, name: str) -> None:
+        """Add the types behind the names in a hint that is a value, such as an alias."""
+        if names_types(hint) and self._covers_form(4):
+            self._add_hint_parts(hint, name)
 
     def _add_enum_value(self, member: enum.Enum) -> None:
         self.tokens.put("member", type(member).__qualname__, member.name)
@@ -266,6 +346,7 @@ class Walk:
         elif kind.__module__ == "typing":
             self.tokens.put("hint", repr(value))
             self._add_hinted_classes(value, name)
+            self._add_named_types(value, name)
         elif kind in (list, tuple):
             self._add_sequence_values(kind.__name__, value, name)
         elif kind is dict:
@@ -278,7 +359,7 @@ class Walk:
         elif kind is MappingProxyType and self._covers_form(2):
             self._add_sequence_values("proxy", (dict(value),), name)
         elif isinstance(value, CodeType):
-            self.lacking |= not self._code(self.tokens, value)
+            self._add_code(value)
         else:
             self._add_object_value(value, name)
 
@@ -292,10 +373,14 @@ class Walk:
             attributes = state(value)
             if attributes and self._covers_form(3):
                 self._add_value_attributes(attributes, name)
+            inner = _inner_repr(value)
+            if inner != repr(value) and self._covers_form(4):
+                self.tokens.put("inner", inner)
         if isinstance(value, re.Pattern) and len(repr(value.pattern)) > PATTERN_CHARS_SHOWN and self._covers_form(3):
             self.value(value.pattern, name)
         if isinstance(value, UnionType | GenericAlias):
             self._add_hinted_classes(value, name)
+            self._add_named_types(value, name)
 
     def _add_value_attributes(self, attributes: list[tuple[str, Any]], name: str) -> None:
         self.tokens.put("attributes", len(attributes))
@@ -308,32 +393,48 @@ class Walk:
             self._add_sequence_values("method", (value.__self__, value.__func__), name)
         elif isinstance(value, functools.partial):
             self._add_sequence_values("partial", (value.func, value.args, value.keywords), name)
+            self._add_local_kind(value, name)
         elif isinstance(value, staticmethod | classmethod):
             self._add_sequence_values(type(value).__name__, (value.__func__,), name)
+            self._add_local_kind(value, name)
         elif isinstance(value, property):
             self._add_sequence_values("property", (value.fget, value.fset, value.fdel), name)
+            self._add_local_kind(value, name)
         elif isinstance(value, _NAMED):
             module = module_name(str(getattr(value, "__module__", "")))
             named = class_name(value) if isinstance(value, type) else getattr(value, "__qualname__", repr(value))
             self.tokens.put("named", module, named)
-            owner = _bound_object(value)
+            owner = bound_object(value)
             if owner is not None and self._covers_form(3):
                 self.value(owner, name)
-        elif _is_declaration(value):
+        elif is_declaration(value):
             self._add_sequence_values(class_name(type(value)), (value.name, getattr(value, "function", None)), name)
         elif type(value).__module__.startswith("pyspark."):
             self._add_spark_value(value, name)
-        elif hasattr(value, "__wrapped__"):
-            self._add_sequence_values("wrapped", (type(value), value.__wrapped__), name)
-            attributes = [(key, content) for key, content in state(value) if key not in WRAPPING]
-            if attributes and is_local_class(type(value)) and self._covers_form(3):
-                self._add_value_attributes(attributes, name)
-        elif type(value) in _BY_ATTRIBUTES and self._covers_form(3):
-            attributes = [(key, getattr(value, key)) for key in _BY_ATTRIBUTES[type(value)]]
+        elif is_wrapper(value):
+            self._add_wrapper(value, value.__wrapped__, name)
+            if is_local_class(type(value)) and (built_in_base(value) or private_slots(value)) and self._covers_form(4):
+                self._add_content(value, name)
+        elif has(type(value), "__getattr__") and not self._covers_form(4) and (answered := answered_wrapped(value)):
+            self._add_wrapper(value, answered[0], name)
+        elif type(value) in BY_ATTRIBUTES and self._covers_form(SINCE_FORM.get(type(value), 3)):
+            attributes = [(key, getattr(value, key)) for key in BY_ATTRIBUTES[type(value)]]
             self.tokens.put("named", type(value).__module__, type(value).__qualname__)
             self._add_value_attributes(attributes, name)
         else:
             self._add_instance_value(value, name)
+
+    def _add_wrapper(self, value: Any, wrapped: Any, name: str) -> None:
+        self._add_sequence_values("wrapped", (type(value), wrapped), name)
+        attributes = [(key, content) for key, content in state(value) if key not in WRAPPING]
+        if attributes and is_local_class(type(value)) and self._covers_form(3):
+            self._add_value_attributes(attributes, name)
+
+    def _add_local_kind(self, value: Any, name: str) -> None:
+        """Add the class and the attributes of an instance of the app's subclass of a class such as `property`."""
+        if is_local_class(type(value)) and self._covers_form(4):
+            attributes = [(key, content) for key, content in state(value) if key not in WRAPPING]
+            self._add_sequence_values("kind", (type(value), attributes), name)
 
     def _add_spark_value(self, value: Any, name: str) -> None:
         """Add to the fingerprint a function that was passed to Spark: the function itself, not its Spark wrapper."""
@@ -347,16 +448,14 @@ class Walk:
 
     def _add_instance_value(self, value: Any, name: str) -> None:
         cls = type(value)
-        if is_local_class(cls) or ("__dict__" in dir(value) and "__reduce__" not in vars(cls) and vars(value)):
+        if is_local_class(cls) or (has(value, "__dict__") and "__reduce__" not in vars(cls) and vars(value)):
             self.tokens.put("instance")
             self.value(cls, cls.__name__)
             for key, content in state(value):
                 self.tokens.put(key)
                 self.value(content, f"{name}.{key}")
-            self._add_built_in_value(value, name)
-            mangled = private_slots(value)
-            if mangled and self._covers_form(3):
-                self._add_value_attributes(mangled, name)
+            self._add_content(value, name)
+            self._add_inner_state(value, name)
             return
         try:
             reduced = value.__reduce_ex__(4)
@@ -366,23 +465,52 @@ class Walk:
         if isinstance(reduced, str):
             self.tokens.put("named", module_name(cls.__module__), reduced)
             return
-        parts = [tuple(part) if isinstance(part, Iterator) else part for part in reduced]
-        self._add_sequence_values("reduced", tuple(parts), name)
+        self._add_sequence_values("reduced", reduced_parts(reduced), name)
+
+    def _add_content(self, value: Any, name: str) -> None:
+        """Add what an instance holds besides its attributes: built-in content and private slots."""
+        self._add_built_in_value(value, name)
+        mangled = private_slots(value)
+        if mangled and self._covers_form(3):
+            self._add_value_attributes(mangled, name)
+
+    def _add_inner_state(self, value: Any, name: str) -> None:
+        """Add the state that an installed base class keeps outside the attributes of an instance, for example because
+        it is written in C."""
+        if built_in_base(value) is not None or not has_installed_base(type(value)):
+            return
+        known = next((base for base in BY_ATTRIBUTES if isinstance(value, base)), None)
+        try:
+            reduced = value.__reduce_ex__(4) if known is None else ()
+        except Exception:
+            reduced = None
+        only_attributes = reduced is not None and has_only_attributes(value, reduced)
+        if only_attributes or not self._covers_form(4):
+            return
+        if known is not None:
+            self._add_value_attributes([(key, getattr(value, key)) for key in BY_ATTRIBUTES[known]], name)
+        elif reduced is None:
+            self._add_opaque_value(value, name)
+        else:
+            self._add_sequence_values("inner", reduced_parts(reduced), name)
 
     def _add_built_in_value(self, value: Any, name: str) -> None:
         """Add to the fingerprint the value that an instance of a subclass of a built-in class holds besides its
         attributes."""
-        base = next((holder for holder in _HOLDERS if isinstance(value, holder)), None)
+        base = built_in_base(value)
         if base is None or not self._covers_form(2):
             return
         self.tokens.put("content", base.__name__)
-        if base in _SCALARS:
+        if base in PLAIN_TYPES:
             self.tokens.put(base.__repr__(value))
         elif base is dict:
-            self.value([*dict.items(value), getattr(value, "default_factory", None)], name)
+            factory = value.default_factory if has(value, "default_factory") else None
+            self.value([*dict.items(value), factory], name)
         else:
             elements = base.__iter__(value)
-            self.value(list(elements) if base in _SEQUENCES else frozenset(elements), name)
+            self.value(list(elements) if base in SEQUENCES else frozenset(elements), name)
+        if base is deque and value.maxlen is not None and self._covers_form(4):
+            self.tokens.put("maxlen", value.maxlen)
 
     def _add_sequence_values(self, kind: str, values: Any, name: str) -> None:
         self.tokens.put(kind, len(values))
@@ -392,12 +520,13 @@ class Walk:
     def _element_fingerprint(self, value: Any, name: str) -> str:
         """Return a separate fingerprint for a set element, by which elements can be sorted, because sets have no
         order."""
-        other = Walk(self._code, by_name=self._by_name, form=self._form)
+        other = Walk(self._code, by_name=self._by_name, form=self._form, observed=self._observed)
         other._seen, other._above, other._count = dict(self._seen), self._above, self._count
         other.value(value, name)
         self.opaque += other.opaque
         self.lacking |= other.lacking
         self.added |= other.added
+        self.observes |= other.observes
         self._count = other._count
         return other.tokens.hex()
 
@@ -411,17 +540,7 @@ def _closure_variable(function: FunctionType, number: int) -> str:
     return function.__code__.co_freevars[number]
 
 
-def _bound_object(value: Any) -> Any:
-    """Return the object of a bound built-in method, or None. The result is None for a function that an installed module
-    offers under the function's own name, such as `random.random`, because that name identifies it."""
-    owner = getattr(value, "__self__", None)
-    if owner is None or isinstance(owner, ModuleType | type):
-        return None
-    offered = getattr(sys.modules.get(type(owner).__module__), value.__name__, None)
-    return owner if offered != value or is_local_class(type(owner)) else None
-
-
-def _is_declaration(value: Any) -> bool:
-    """Return whether a value is a stream, view, handler or app. A fingerprint includes a declaration's name and
-    functions, but not its file and line."""
-    return type(value).__module__ in ("penstock.app.declared", "penstock.app.app") and hasattr(value, "where")
+def _inner_repr(value: Any) -> str:
+    """Return a value's `repr` as its built-in class defines it. A time zone has none."""
+    base = next(base for base in _BY_REPR if isinstance(value, base))
+    return repr(value) if base is tzinfo else base.__repr__(value)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Literal
 
 from penstock.app.declared import Where
+from penstock.app.fingerprints.parts import is_same_part, is_same_reading, is_same_version
 from penstock.app.fingerprints.stored import HandlerPrint, PlanPrint, StreamPrint, ViewPrint
 
 CLASSES_FORM = 3
@@ -70,7 +71,7 @@ def stream_verdict(old: StreamPrint, new: StreamPrint, verdict: Verdict) -> Verd
         soft.append(_id_change(old.id, new.id))
     if old.time != new.time:
         soft.append(f"its event time was {old.time!r} and is now {new.time!r}")
-    if old.reading and old.reading != new.reading and _reading_version(old.reading) == _reading_version(new.reading):
+    if _is_migrate_edited(old.reading, new.reading):
         soft.append("events from earlier versions are read differently, because migrate has changed")
     return replace(verdict, kind=VerdictKind.compatible if soft else VerdictKind.unchanged, reasons=tuple(soft))
 
@@ -82,9 +83,9 @@ def _id_change(old: str | None, new: str | None) -> str:
     return f"{before} is now {new!r}, which does not detect duplicates of earlier events"
 
 
-def _reading_version(reading: str | None) -> str:
-    """Return the version of an event class from the string that says how events from earlier versions are read."""
-    return (reading or "").rpartition(" ")[0]
+def _is_migrate_edited(old: str | None, new: str | None) -> bool:
+    """Return whether a `migrate` was edited while the version of its class stayed the same."""
+    return bool(old and new) and is_same_version(old or "", new or "") and not is_same_reading(old, new)
 
 
 def view_verdict(old: ViewPrint, new: ViewPrint, verdict: Verdict, *, derived: bool = False) -> Verdict:
@@ -134,7 +135,7 @@ def _view_problems(old: ViewPrint, new: ViewPrint, *, derived: bool) -> Iterator
         if old.options.get(name) != new.options.get(name):
             yield f"{name} was {old.options.get(name)} and is now {new.options.get(name)}"
     for name in dict.fromkeys((*old.readings, *new.readings)):
-        if old.readings.get(name) != new.readings.get(name):
+        if not is_same_reading(old.readings.get(name), new.readings.get(name)):
             yield f"the stored events of {name} are now read as a different version of their class"
 
 
@@ -179,7 +180,7 @@ def plan_differences(old: PlanPrint, new: PlanPrint) -> Iterator[str]:
             )
     if old.functions != new.functions:
         yield "a Python function or a table in its query has changed"
-    if old.query != new.query and old.lateness == new.lateness:  # the text of a query includes its watermarks
+    if old.query != new.query_for(old) and old.lateness == new.lateness:  # the text of a query includes its watermarks
         yield "its query has changed"
 
 
@@ -229,7 +230,7 @@ def _condition_problems(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
 
 def _column_problems(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
     for name, before in old.columns.items():
-        if new.columns.get(name, before) != before:
+        if name in new.columns and not is_same_part(before, new.columns[name]):
             yield (
                 f"the aggregate for its column {name} has changed, but the values were computed with the old aggregate"
             )
@@ -258,30 +259,39 @@ def _class_notes(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
     if old.versions.form < CLASSES_FORM:
         return
     changed = [
-        name for name in dict.fromkeys((*old.classes, *new.classes)) if old.classes.get(name) != new.classes.get(name)
+        name
+        for name in dict.fromkeys((*old.classes, *new.classes))
+        if not is_same_part(old.classes.get(name), new.classes.get(name))
     ]
     yield from (
         f"the code in the class {name} has changed; earlier results stay as the old code computed them"
         for name in changed
     )
-    defaults = [name for name, value in old.defaults.items() if new.defaults.get(name, value) != value]
+    enums = [name for name, value in old.members.items() if not is_same_part(value, new.members.get(name))]
+    yield from (
+        f"members of the enum {name} have changed; earlier results stay as the old code computed them"
+        for name in dict.fromkeys(name.rpartition(".")[0] for name in enums)
+    )
+    defaults = [name for name, value in old.defaults.items() if not is_same_part(value, new.defaults.get(name, value))]
     if defaults:
-        yield f"the state of a new key now has a different default for {', '.join(defaults)}"
+        yield (
+            "the state of a new key, and of a key whose state equals the old default, now has a different default for "
+            f"{', '.join(defaults)}"
+        )
 
 
 def read_differently(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
     """Yield the streams whose events from earlier versions are now read differently. Fingerprints in the original
     format do not record this."""
     for name in dict.fromkeys((*old.readings, *new.readings)) if old.versions.form > 1 else ():
-        if old.readings.get(name) != new.readings.get(name):
+        if not is_same_reading(old.readings.get(name), new.readings.get(name)):
             yield name
 
 
 def edited_migrations(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
     """Yield the streams whose `migrate` was edited while the version of their class stayed the same."""
     for name in read_differently(old, new):
-        before, after = old.readings.get(name), new.readings.get(name)
-        if before and after and _reading_version(before) == _reading_version(after):
+        if _is_migrate_edited(old.readings.get(name), new.readings.get(name)):
             yield name
 
 
