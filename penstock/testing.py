@@ -90,7 +90,8 @@ class Result:
         return self._known("stream", stream, self._streams)
 
     def rows(self, view_handler: Handler | str) -> list[Any]:
-        """Return the rows of a handler's view, in key order. Ignores `keep`."""
+        """Return the rows of a handler's view, in key order. Windows and rollups remove rows as in a running app; any
+        other `keep` is ignored."""
         return self._known("view handler", view_handler, self._rows)
 
     def _known(self, kind: str, given: Any, known: Mapping[str, Found]) -> Found:
@@ -168,10 +169,11 @@ def run(app: App, inputs: Mapping[Any, Sequence[Any]], *, shards: int = 1, batch
     """Run all handlers of an app over lists of events, one for each stream.
 
     A handler that looks up rows in another handler's view, such as a rollup, gets the rows that are computed here: each
-    event is joined with the rows that result from all events before it. The view's `keep` is ignored. The rows of other
-    views, and of a view with `top`, are not computed: pass a list of the rows as they change, with `gone(Class,
-    key=...)` for deleted rows. Without such a list, asking for the results of a handler that depends on the view is an
-    error. If you pass a list for a view whose rows are computed, the list is used instead.
+    event is joined with the rows that result from all events before it. Windows and rollups remove rows as in a running
+    app; any other `keep` is ignored. The rows of other views, and of a view with `top`, are not computed: pass a list
+    of the rows as they change, with `gone(Class, key=...)` for deleted rows. Without such a list, asking for the
+    results of a handler that depends on the view is an error. If you pass a list for a view whose rows are computed,
+    the list is used instead.
 
     Log time advances by a millisecond with each item; items at the same index in several lists are processed in the
     order of the handler's `reads`. `shards` and `batch_events` determine how the work is divided, which does not change

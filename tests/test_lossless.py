@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.core.columns import json_rows
 from penstock.core.errors import ViewError
-from penstock.core.lossless import beyond_json, table_of
+from penstock.core.lossless import beyond_json, table_of, with_schema
 
 UTC = pa.timestamp("us", "UTC")
 FLOATS = st.none() | st.floats(width=64)
@@ -99,3 +99,44 @@ def test_a_row_of_another_query_is_refused_and_never_read_as_null() -> None:
     times = pa.schema([("at", UTC)])
     with pytest.raises(ViewError, match="penstock rebuild FILE --view v"):
         table_of([b'{"at":"noon"}'], {}, times, "v")
+
+
+ROW = pa.schema([("whole", pa.int64()), ("x", pa.float64()), ("at", pa.struct([("x", pa.float64())]))])
+
+
+def exact_row(table: pa.Table) -> bytes:
+    (data,) = beyond_json(table).values()
+    return data
+
+
+def test_an_exact_row_is_read_by_name_and_integers_are_read_as_floats() -> None:
+    data = exact_row(pa.Table.from_pylist([{"whole": 3, "x": math.nan, "at": {"x": 0.5}}], ROW))
+    now = pa.schema([("at", ROW.field("at").type), ("new", pa.string()), ("whole", pa.float64())])
+    assert table_of([b"{}"], {0: data}, now, "v").to_pylist() == [{"at": {"x": 0.5}, "new": None, "whole": 3.0}]
+
+
+def test_details_of_a_type_that_do_not_affect_values_do_not_matter() -> None:
+    strict = pa.struct([pa.field("x", pa.float64(), nullable=False)])
+    written = pa.schema([pa.field("at", strict), pa.field("l", pa.list_(pa.field("element", pa.float64(), False)))])
+    data = exact_row(pa.Table.from_pylist([{"at": {"x": math.inf}, "l": [1.0]}], written))
+    now = pa.schema([("at", pa.struct([("x", pa.float64())])), ("l", pa.list_(pa.float64()))])
+    assert table_of([b"{}"], {0: data}, now, "v").to_pylist() == [{"at": {"x": math.inf}, "l": [1.0]}]
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.int64(), pa.string(), pa.float32(), pa.struct([("y", pa.float64())]), pa.list_(pa.float64())]
+)
+def test_an_exact_row_with_another_type_is_refused(kind: pa.DataType) -> None:
+    data = exact_row(pa.table({"x": [math.nan]}))
+    with pytest.raises(ViewError, match="its column x was double and is now"):
+        table_of([b"{}"], {0: data}, pa.schema([("x", kind)]), "v")
+
+
+@settings(deadline=None, max_examples=100)
+@given(tables())
+def test_a_row_from_before_it_had_a_schema_gets_the_same_bytes_as_a_new_one(table: pa.Table) -> None:
+    for place, data in beyond_json(table).items():
+        bare = table.combine_chunks().to_batches()[0].slice(place, 1).serialize().to_pybytes()
+        assert data.endswith(bare)
+        assert with_schema(bare, table.schema) == data
+        assert with_schema(data, pa.schema([])) == data

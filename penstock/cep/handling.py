@@ -26,6 +26,7 @@ from penstock.cep.memory import TICK, PatternMemory, Pending, memory_class
 from penstock.cep.search import Search
 from penstock.cep.step import StepResult
 from penstock.core.contracts import Context
+from penstock.core.emissions import check_events
 from penstock.core.operators import error_text, event_text, forget, listed, time_of
 from penstock.core.schema import Event, State
 
@@ -127,7 +128,8 @@ class Matching:
                 state.time = time
             step_result = feed(state, event, time, ctx)
             state.touched = True
-            if state.timer is None or (state.alarm is not None and state.alarm < state.timer):
+            timer, alarm = state.timer, state.alarm
+            if timer is None or (alarm is not None and (alarm < timer or timer <= ctx.now)):
                 self._set(state, ctx)
             return None if step_result is None else self._emissions(step_result, ctx)
 
@@ -169,7 +171,7 @@ class Matching:
             watermark = max(watermark, pending[surplus - 1].time)
         results = self._reach(state, watermark, now, ctx)
         timer = state.timer  # a previous event may have set it to an earlier time
-        if timer is None or is_alone or (state.alarm is not None and state.alarm < timer):
+        if timer is None or is_alone or timer <= now or (state.alarm is not None and state.alarm < timer):
             self._set(state, ctx)
         return results
 
@@ -210,7 +212,10 @@ class Matching:
         waited = [turn.time for turn in state.pending if turn.alarm <= now]
         due = [_alarmed_match_due(run) for run in self.engine.runs(state).alarmed(now)]
         if waited or due:
-            results += self._reach(state, max(waited + due), now, ctx) or ()
+            time = max(waited + due)
+            if self._time is None:  # log time is event time: an event at exactly the end of a limit may follow
+                time = min(time, now)
+            results += self._reach(state, time, now, ctx) or ()
         if _is_pattern_state_empty(state) and not (state.touched and _has_pattern_past(state)):
             forget(state)
         else:
@@ -218,7 +223,8 @@ class Matching:
         return results
 
     def _set(self, state: Any, ctx: Context, earliest: datetime | None = None) -> None:
-        """Set the timer for the next time when something in the pattern might be due or the key might be deleted."""
+        """Set the timer for the next time when something in the pattern might be due or the key might be deleted. If
+        `state.timer` is past, the timer has failed and is not called again, so it is set for a new time."""
         alarm = state.alarm
         if state.pending:
             first = min(turn.alarm for turn in state.pending) + self._late
@@ -226,7 +232,10 @@ class Matching:
         is_quiet = alarm is None and _is_pattern_state_empty(state) and _has_pattern_past(state)
         if is_quiet:
             alarm = ctx.now + self._remember
-        if alarm is None or (state.timer is not None and state.timer <= alarm):
+        has_failed = state.timer is not None and state.timer <= ctx.now
+        if has_failed:
+            earliest = ctx.now + TICK
+        if alarm is None or (state.timer is not None and not has_failed and state.timer <= alarm):
             return
         state.timer = alarm if earliest is None else max(alarm, earliest)
         state.touched = not is_quiet
@@ -235,12 +244,14 @@ class Matching:
     def _safely(
         self, results: list[Any], ctx: Context, event: Any, step: Callable[..., StepResult | None], *given: Any
     ) -> None:
-        """Run a step of the pattern engine, and add either all of its results or none. If the step raises, a `failed`
-        event is added instead."""
+        """Run a step of the pattern engine, and add either all of its results or none. If the step raises, or a result
+        has a value that does not fit its type, a `failed` event is added instead."""
         try:
             step_result = step(*given)
             if step_result is not None:
-                results += list(self._emissions(step_result, ctx))
+                emissions = list(self._emissions(step_result, ctx))
+                check_events(emissions)
+                results += emissions
         except Exception as error:
             text = error_text(error)
             results.append(Missed(key=ctx.key, reason="failed", at=ctx.now, events=event_text(event), error=text))

@@ -120,7 +120,8 @@ class EventStep:
                 if due is not None and goes_on and run is not None:
                     due = run.due
                 kept = path[: -2 * back] if back else path
-                self.new.append(PartialMatch(wait, 0, began, deadline, due, self._alarm(run, due, deadline), kept))
+                alarm = self._alarm(run, due, deadline, keeps_due=goes_on)
+                self.new.append(PartialMatch(wait, 0, began, deadline, due, alarm, kept))
 
     def leave_out(self, period: Period, periods: int, run: PartialMatch) -> LeftOut:
         """Continue with the last of several periods of an absence, as if all earlier periods were complete."""
@@ -133,17 +134,30 @@ class EventStep:
         """Return whether a complete match with this path rules out the continuations that have not been tried yet."""
         return False
 
-    def _alarm(self, run: PartialMatch | None, due: datetime | None, deadline: datetime | None) -> datetime | None:
+    def _alarm(
+        self, run: PartialMatch | None, due: datetime | None, deadline: datetime | None, *, keeps_due: bool = False
+    ) -> datetime | None:
         """Return the log time when the next deadline is considered reached even without an event. This is the current
-        log time, plus `late_after`, plus the time from this event to the deadline."""
-        earliest = _earlier_deadline(due, None if deadline is None else deadline - TICK)
+        log time, plus `late_after`, plus the time from this event to the deadline.
+
+        A deadline that is counted from an earlier event (with `keeps_due`, `due` is) keeps its alarm if that is later.
+        Otherwise, after an event at exactly the end of `within`, there would be no time for the next event to arrive.
+        """
+        earliest = _earliest_end(due, deadline)
         if earliest is None:
             return None
         if self.event is None and run is not None and run.alarm is not None:  # the absence that was due is complete
             return run.alarm + (earliest - self.time)
         if self._log is None:
             self._log = self.moment.now + self.engine.late_after
-        return self._log + (earliest - self.time)
+        alarm = self._log + (earliest - self.time)
+        if run is None or not (keeps_due if earliest == due else deadline == run.deadline):
+            return alarm
+        before, gap = _earliest_end(run.due, run.deadline), self.engine.search.gap
+        if before is None or run.alarm is None:
+            return alarm
+        kept = run.alarm + (earliest - before)
+        return max(alarm, kept if gap is None else min(kept, self._log + gap))
 
     def settle(self, step_result: StepResult | None) -> StepResult | None:
         """Store a key's new partial matches and add the results. Nothing changes before this call, so a predicate that
@@ -346,3 +360,9 @@ def _earlier_deadline(one: datetime | None, other: datetime | None) -> datetime 
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)
+
+
+def _earliest_end(due: datetime | None, deadline: datetime | None) -> datetime | None:
+    """Return when an absence is complete or, if that is earlier, the last moment at which an event can still continue a
+    partial match."""
+    return _earlier_deadline(due, None if deadline is None else deadline - TICK)

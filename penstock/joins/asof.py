@@ -22,7 +22,7 @@ from penstock.core.contracts import Context
 from penstock.core.operators import forget, listed
 from penstock.core.schema import State
 from penstock.joins.bounds import Bounds
-from penstock.joins.output import MOMENT, TIMER, Joining, Pair, Side, is_of, missed, safely, state_class
+from penstock.joins.output import MOMENT, Joining, Pair, Side, is_of, missed, safely, set_timer, state_class
 
 
 class RowVersion(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -166,9 +166,8 @@ class AsOfJoin:
             alarm = next(iter(state.came.values())) + self.table.late_after + MOMENT
         elif not state.versions:
             alarm = state.forget = until or ctx.now + self.bounds.remember
-        if alarm is not None and (state.timer is None or alarm < state.timer):
-            state.timer = alarm
-            ctx.timer(TIMER, alarm)
+        if alarm is not None:
+            set_timer(state, alarm, ctx)
 
 
 def _is_row_version_dropped(state: Any, time: datetime) -> bool:

@@ -22,7 +22,7 @@ from penstock.core.contracts import Context
 from penstock.core.operators import forget, listed, time_of
 from penstock.core.schema import State
 from penstock.joins.bounds import Bounds
-from penstock.joins.output import MOMENT, NO_TIME, TIMER, Joining, Pair, Side, is_of, missed, safely, state_class
+from penstock.joins.output import MOMENT, NO_TIME, Joining, Pair, Side, is_of, missed, safely, set_timer, state_class
 
 
 class Slot(msgspec.Struct, array_like=True, gc=False):
@@ -187,10 +187,7 @@ class IntervalJoin:
             if came
         ]
         state.forget = None if alarms else until or ctx.now + self.bounds.remember
-        alarm = min(alarms) if alarms else state.forget
-        if state.timer is None or alarm < state.timer:
-            state.timer = alarm
-            ctx.timer(TIMER, alarm)
+        set_timer(state, min(alarms) if alarms else state.forget, ctx)
 
     @staticmethod
     def _pair(side: int, event: Any, partner: Any) -> tuple[Any, Any]:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from penstock.core.contracts import Context
+from penstock.core.emissions import check_events
 from penstock.core.operators import error_text, event_text, listed, made_class
 from penstock.core.schema import Event, State
 
@@ -19,8 +20,8 @@ Pair = Callable[[Any, Any], Any]
 class Missed(Event):
     """An event in `stream` that a join did not fully process. `reason` is `late` if the event arrived `by_s` seconds
     too late, or `full` if a limit was exceeded. It is `forgotten` if the table's version for the event's time is no
-    longer stored, and `failed` if the function raised when the event's wait ended. `event` contains the event as
-    JSON."""
+    longer stored, and `failed` if the function raised, or returned an invalid event, when the event's wait ended.
+    `event` contains the event as JSON."""
 
     key: str
     stream: str
@@ -65,14 +66,27 @@ def missed(
 
 
 def safely(function: Pair, pair: tuple[Any, Any], ctx: Context, side: Side, at: datetime) -> Iterator[Any]:
-    """Yield the function's results for a joined pair whose wait has ended. If the function raises, yield a `failed`
-    report instead, because the current event is not the cause."""
+    """Yield the function's results for a joined pair whose wait has ended. If the function raises, or a result has a
+    value that does not fit its type, yield a `failed` report instead, because the current event is not the cause."""
     try:
         events = listed(function(*pair))
+        check_events(events)
     except Exception as error:
         text = error_text(error)
         events = (missed(ctx, side, "failed", at, next(event for event in pair if event is not None), error=text),)
     yield from events
+
+
+def set_timer(state: Any, alarm: datetime, ctx: Context) -> None:
+    """Set a key's timer for `alarm`, unless it is already set for an earlier time. If that time is past, the timer has
+    failed: it is not called again, but `state.timer` has its old value. It is then set for a new time in the future."""
+    timer, now = state.timer, ctx.now
+    if timer is not None and timer <= now:
+        alarm = max(alarm, now + MOMENT)
+    elif timer is not None and timer <= alarm:
+        return
+    state.timer = alarm
+    ctx.timer(TIMER, alarm)
 
 
 def state_class(base: type[State], held: dict[str, Any]) -> type[State]:

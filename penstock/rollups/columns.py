@@ -12,6 +12,6 @@ _WHOLE = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
 
 
 def bounded(kept: Any) -> Any:
-    """Return an accumulator's type, with integers limited to the range of a column. An event that would make a sum too
-    large fails and has no effect."""
+    """Return an accumulator's type, with integers limited to the range of a column. An event that would make such an
+    accumulator too large fails and has no effect."""
     return {int: _WHOLE, int | None: _WHOLE | None}.get(kept, kept)

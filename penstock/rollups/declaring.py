@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from penstock.rollups.columns import bounded
 from penstock.rollups.handling import Rolling, Sheet
 from penstock.rollups.memory import Pages, RollupMemory
 from penstock.windows.aggregates import Aggregate
+from penstock.windows.sums import fitted
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -80,6 +81,8 @@ def rolled(declared: RollupDeclaration, classes: Sequence[type[Event]]) -> Rolle
 
 def _rollup_sheet(declared: RollupDeclaration, event: type[Event], known: Mapping[str, Any]) -> Sheet:
     hints = {name: _rollup_column_hint(aggregate, event) for name, aggregate in declared.aggregates.items()}
+    run = {name: fitted(aggregate, hints[name]) for name, aggregate in declared.aggregates.items()}
+    declared = replace(declared, aggregates=run)
     kinds = {name: aggregate.kept(hints[name]) for name, aggregate in declared.aggregates.items()}
     columns = {name: aggregate.type(hints[name]) for name, aggregate in declared.aggregates.items()}
     pages = Pages([bounded(kind) for kind in kinds.values()])

@@ -16,11 +16,12 @@ from typing import Any
 
 from penstock.core.contracts import Context
 from penstock.core.deletes import gone
-from penstock.core.operators import KeyFields, event_text, key_columns, key_value
+from penstock.core.emissions import check_events
+from penstock.core.operators import KeyFields, error_text, event_text, key_columns, key_value
 from penstock.core.schema import Event
 from penstock.rollups.calendar import BucketSpan, Calendar, to_instant, to_time
 from penstock.rollups.memory import PAGES_MAX, Page, Pages
-from penstock.windows.aggregates import Aggregate
+from penstock.windows.aggregates import Aggregate, Summary
 
 TIMER = "keep"
 EDGES_CACHED = 4_096
@@ -30,7 +31,10 @@ EDGES_CACHED = 4_096
 class Missed(Event):
     """An event that a rollup did not count. If the reason is `late`, it arrived too late for all levels, `by_s` seconds
     behind its key's time. If the reason is `full`, it was not counted at the level `per`, because too many pages of
-    that level are kept. `event` contains the event as JSON."""
+    that level are kept. `event` contains the event as JSON.
+
+    If the reason is `failed`, it is not an event but the row of the bucket that starts at `at`, at the level `per`: an
+    aggregate's result could not be computed, or does not fit its type. `event` is then empty."""
 
     key: str
     reason: str
@@ -38,6 +42,7 @@ class Missed(Event):
     by_s: float
     event: str
     per: str | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,7 @@ class Rolling:
         self._calendar = Calendar(sheet.zone)
         self._aggregates = list(sheet.aggregates.items())
         self._made: Callable[..., Event] = sheet.row
+        self._runs_user_code = any(map(_has_user_code, sheet.aggregates.values()))
         self._edges = lru_cache(EDGES_CACHED)(self._times)
 
     def functions(self) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
@@ -171,10 +177,19 @@ class Rolling:
         ctx.timer(TIMER, to_time(state.timer))
 
     def _settle(self, state: Any, ctx: Context) -> Iterator[Event]:
-        """Yield the rows of the rollup's buckets that have changed since the last call."""
+        """Yield the rows of the rollup's buckets that have changed since the last call. If a row is invalid, yield a
+        `failed` report instead, so that the key's other rows are emitted."""
         for unit, level in zip(self._sheet.units, state.levels, strict=True):
             for start, page in level.touched.items():
-                yield self._row(unit, start, state.key, self._pages.seen(level, page)[start])
+                cells = self._pages.seen(level, page)[start]
+                try:
+                    row = self._row(unit, start, state.key, cells)
+                    if self._runs_user_code:
+                        check_events([row])
+                except Exception as error:
+                    text, at = error_text(error), to_time(start)
+                    row = Missed(key=ctx.key, reason="failed", at=at, by_s=0.0, event="", per=unit, error=text)
+                yield row
             level.touched.clear()
 
     def _row(self, unit: str, start: int, key: Any, cells: Sequence[Any]) -> Event:
@@ -206,6 +221,11 @@ class Rolling:
         listed = "".join(f"add_{number}(cells[{number}], values[{number}], at), " for number in range(len(adders)))
         stepper: Callable[..., tuple[Any, ...]] = eval(f"lambda cells, values, at: ({listed})", adders)
         return stepper
+
+
+def _has_user_code(aggregate: Aggregate) -> bool:
+    """Return whether a rollup's aggregate calls the user's functions, so that its result may be of any type."""
+    return isinstance(aggregate, Summary) or not type(aggregate).__module__.startswith("penstock.")
 
 
 def _rolled_event_time(event: Any) -> Any:

@@ -47,8 +47,10 @@ from penstock.runtime.events import (
 from penstock.runtime.leftovers import Leftover, leftovers, other_sort
 from penstock.runtime.prepared import IGNORED, is_made_by, rebuild_print
 from penstock.runtime.retention import last_entry
+from penstock.runtime.row_class import row_notes, row_problems
 from penstock.runtime.state_replacement import problem_of, unfinished_by
 from penstock.runtime.storage import PreparedHandler, Storage
+from penstock.runtime.views import stored_columns
 from penstock.store import half_done
 
 REBUILD = {
@@ -69,7 +71,7 @@ class Comparison:
     functions immediately, and must see the source that was loaded. Only the `record` methods write to the storage."""
 
     def __init__(self, app: App, target: str, storage: Storage, settings: Settings) -> None:
-        self.app, self.target, self.storage = app, target, storage
+        self.app, self.target, self.storage, self.settings = app, target, storage, settings
         self.stored = storage.prints()
         names = self._first_names = stored_origins(app, storage)
         self.declared = Prints(
@@ -369,12 +371,30 @@ class Comparison:
             reason = f"batch {handled.next_id} was started by the previous code and is half done"
             advice = "Run the previous code once more, until the app is ready; then run this code"
             return replace(result, kind=VerdictKind.incompatible, reasons=(reason, *result.reasons), advice=advice)
+        if isinstance(handler, ViewHandler):
+            result = self._of_stored_rows(handler, result)
+            if result.kind is VerdictKind.incompatible:
+                return replace(result, advice="Recompute its rows from the log", command=rebuild)
         if handled.shape != shape_of(handler.state):
             carried = f"its state is carried over to version {handler.state.__state_version__}"
             result = replace(result, kind=VerdictKind.compatible, reasons=(*result.reasons, carried))
         if result.kind is VerdictKind.compatible:
             return replace(result, advice=REBUILD[result.kind], command=rebuild)
         return result
+
+    def _of_stored_rows(self, handler: ViewHandler, result: Verdict) -> Verdict:
+        """Return the verdict on a handler, given the stored rows of its view, which may have an earlier row class."""
+        try:
+            stored = stored_columns(handler.view, self.storage, self.settings)
+        except StorageError:
+            return result  # its own failure, which the engine reports
+        if stored is None:
+            return result
+        reasons = tuple(row_problems(handler, stored))
+        if reasons:
+            return replace(result, kind=VerdictKind.incompatible, reasons=reasons)
+        notes = tuple(row_notes(handler, stored))
+        return replace(result, kind=VerdictKind.compatible, reasons=(*result.reasons, *notes)) if notes else result
 
     def _of_lost_inputs(self, node: View | Handler, before: Mapping[str, int], verdict: Verdict) -> Verdict | None:
         """Return the verdict that refuses a view or handler because its data was computed from a stream that has since

@@ -167,8 +167,8 @@ class DerivedView:
                 self._record_success()
         except SyncFailed:
             raise
-        except PenstockError as error:
-            self._record_failure(self.view.placed(error.message))
+        except (PenstockError, pa.ArrowException) as error:
+            self._record_failure(self.view.placed(_failure(self.view.name, error)))
 
     def block(self, failed: str) -> None:
         """Record that the view cannot be computed, because a view that it reads has failed."""
@@ -359,9 +359,15 @@ def _root_rows(root: Root) -> ViewRows | None:
     try:
         rows = root.rows()
         root.error = None
-    except PenstockError as error:
-        if error.message != root.error:
-            log.error("%s cannot be read by derived views: %s", root.name, error.message)
+    except (PenstockError, pa.ArrowException) as error:
+        reason = _failure(root.name, error)
+        if reason != root.error:
+            log.error("%s cannot be read by derived views: %s", root.name, reason)
         root.close()
-        root.error, rows = error.message, None
+        root.error, rows = reason, None
     return rows
+
+
+def _failure(view: str, error: PenstockError | pa.ArrowException) -> str:
+    """Return why a view cannot be read or computed. An error of Arrow does not name the view."""
+    return error.message if isinstance(error, PenstockError) else f"view {view}: {error}"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
+import pyarrow as pa
+
 from penstock.app.declared import View, ViewHandler
 from penstock.core.clock import WallClock
 from penstock.core.schema import event_schema, shown
@@ -25,6 +29,16 @@ def open_kept(view_handler: ViewHandler, storage: Storage, settings: Settings) -
 def open_reader(view: View, storage: Storage, settings: Settings) -> StoredViewReader | None:
     """Open a view for reading while its writer runs. Return None if the view does not exist yet."""
     return storage.view_reader(view_spec(view, settings))
+
+
+def stored_columns(view: View, storage: Storage, settings: Settings) -> pa.Schema | None:
+    """Return the types of a view's columns as they are stored. Return None if the view does not exist yet, or its query
+    was never built."""
+    reader = open_reader(view, storage, settings)
+    if reader is None:
+        return None
+    with closing(reader):
+        return reader.columns()
 
 
 def view_spec(view: View, settings: Settings) -> ViewSpec:

@@ -8,6 +8,7 @@ import datasketches
 
 from penstock.sketches.base import Estimate, Item, Sketch, around, damaged
 from penstock.sketches.images import as_hll_8, check_hll, check_theta
+from penstock.sketches.items import require_hashable
 
 CONFIDENCES = {1: 0.6827, 2: 0.9545, 3: 0.9973}
 """The probability that the true count is within this many standard deviations."""
@@ -31,6 +32,8 @@ class Hll(Sketch):
 
     def add(self, item: Item) -> None:
         """Add an item to the sketch. An empty string is not counted."""
+        if type(item) is not str:
+            require_hashable(item)
         self._sketch.update(item)
 
     def count(self, deviations: int = 2) -> Estimate:
@@ -87,6 +90,8 @@ class Theta(Sketch):
 
     def add(self, item: Item) -> None:
         """Add an item to the sketch. An empty string is not counted."""
+        if type(item) is not str:
+            require_hashable(item)
         self._fresh.update(item)
 
     def _set(self) -> datasketches.compact_theta_sketch:

@@ -12,7 +12,8 @@ import numpy
 from numpy.typing import NDArray
 
 from penstock.sketches.base import Estimate, Item, Sketch, around, damaged, require_same
-from penstock.sketches.images import COUNTERS_MAX, check_count_min
+from penstock.sketches.images import COUNTERS_MAX, WEIGHT_MAX, check_count_min
+from penstock.sketches.items import require_hashable
 
 _TABLE_AT = 24
 HASHES_MAX = 127
@@ -50,10 +51,16 @@ class CountMin(Sketch):
         """Add an item to the sketch. An empty string is not counted."""
         if weight < 1:
             raise ValueError(f"a weight must be 1 or more, not {weight}")
-        self._sketch.update(item, weight)
+        if type(item) is not str:
+            require_hashable(item)
+        self._require_room(weight)
+        # With an integer as the weight, the package would read the string "08" as the integer 8.
+        self._sketch.update(item, float(weight))
 
     def count(self, item: Item) -> Estimate:
         """Return how often an item was added to the sketch."""
+        if type(item) is not str:
+            require_hashable(item)
         return self._bounded(self._sketch.get_estimate(item), self.error * self.total)
 
     def inner(self, other: CountMin) -> Estimate:
@@ -76,7 +83,14 @@ class CountMin(Sketch):
 
     def merge(self, other: CountMin) -> None:
         self._require_same(other)
+        self._require_room(other.total)
         self._sketch.merge(other._sketch if other is not self else other.copy()._sketch)
+
+    def _require_room(self, weight: int) -> None:
+        """Raise ValueError if the total weight would be too large. The counters are floats: beyond the limit, adding 1
+        would change nothing, so counts would be too low."""
+        if self.total + weight > WEIGHT_MAX:
+            raise ValueError(f"the total weight of a count-min sketch can be at most {WEIGHT_MAX:,}")
 
     def _require_same(self, other: CountMin) -> None:
         mine, others = self._sketch, other._sketch

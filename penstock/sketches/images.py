@@ -33,7 +33,8 @@ _RANKS = bytes(range(64))
 _COUNT_MIN_EMPTY = 1
 CENTROID = numpy.dtype([("mean", "<f8"), ("weight", "<u8")])
 WEIGHT_MAX = 1 << 53
-"""Maximum total weight of a t-digest: a float can represent all integers up to this number exactly."""
+"""Maximum total weight of a t-digest or a count-min sketch: a float can represent all integers up to this number
+exactly."""
 
 
 def _require(holds: bool, kind: str, why: str) -> None:

@@ -53,6 +53,16 @@ def require_fit(item: Any, kind: Kind) -> None:
         raise ValueError("NaN cannot be an item: it does not equal itself")
 
 
+def require_hashable(item: Any) -> None:
+    """Raise TypeError or ValueError if a sketch that stores hashes cannot distinguish an item from all others. Such
+    sketches call this for everything but strings. Without it, `datasketches` would convert integers outside 64 bits to
+    floats, and count those with the same float as one item."""
+    if not isinstance(item, str | int):
+        raise TypeError(f"items must be str or int, not {type(item).__name__}: convert them to strings")
+    if isinstance(item, int) and not INT_MIN <= item <= INT_MAX:
+        raise ValueError(f"{item} does not fit in 64 bits: convert it to a string")
+
+
 def write_items(items: Sequence[Any], kind: Kind) -> bytes:
     if kind is Kind.STR:
         texts = [item.encode() for item in items]

@@ -73,11 +73,11 @@ class Kll(Sketch):
         self._kept = 0
 
     def add(self, value: float) -> None:
+        value = float(value)
         if value != value:
             raise ValueError("NaN cannot be added, because it has no rank")
         if self._kept >= self._room:
             self._compress()
-        value = float(value)
         self.n += 1
         self._kept += 1
         self._levels[0].append(value)

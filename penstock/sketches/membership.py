@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from penstock.sketches.base import Estimate, Item, Sketch, damaged, require_same
 from penstock.sketches.hashing import MASK64, xxhash64
+from penstock.sketches.items import require_hashable
 
 _FAMILY = 21
 _EMPTY = 4
@@ -65,7 +66,11 @@ class Bloom(Sketch):
         return bool(places) and bool(table) and all(table[place >> 3] >> (place & 7) & 1 for place in places)
 
     def _places(self, item: Item) -> list[int]:
-        data = item.encode() if isinstance(item, str) else item.to_bytes(8, "little", signed=True)
+        if isinstance(item, str):
+            data = item.encode()
+        else:
+            require_hashable(item)
+            data = item.to_bytes(8, "little", signed=True)
         if not data:
             return []
         first = xxhash64(data, self.seed)

@@ -43,7 +43,8 @@ class StoredView(Sink, Protocol):
         """The number of stored rows. A ranked view serves only the top rows."""
 
     def describe(self, schema: pa.Schema) -> None:
-        """Store the types of the view's columns, which readers and filters need."""
+        """Store the types of the view's columns, which readers and filters need. Rows that are already stored do not
+        change."""
 
     def served(self, rows: pa.Table) -> pa.Table:
         """Return the view's served rows. `rows` contains all rows, and must be the rows that were assigned last."""
@@ -95,6 +96,9 @@ class StoredViewReader(Protocol):
         """Return whether anything has been committed to the view since the last call; True on the first call. Takes
         about ten microseconds."""
 
+    def columns(self) -> pa.Schema | None:
+        """Return the types of the view's columns, or None if the view's columns were never described."""
+
     def generation(self) -> int:
         """Return the view's current generation."""
 
@@ -103,8 +107,9 @@ class StoredViewReader(Protocol):
         instant.
 
         Returns None if the view's columns were never described. If `before` is an earlier result, the new result also
-        contains the change since then, provided that the changes in between are still kept. Raises `ViewError` if rows
-        do not match the columns, because they were written by a different query.
+        contains the change since then, provided that the changes in between are still kept. Rows that were written
+        with other columns are read by the names of their columns; a column that a row does not have is null. Raises
+        `ViewError` if rows do not match the columns, because they were written by a different query.
         """
 
     def steps(self, generation: int, after: int, *, limit: int, bytes_max: int) -> ChangeBatch:

@@ -27,6 +27,7 @@ import pyarrow as pa
 from penstock.core import files
 from penstock.core.contracts import LedgerEntry
 from penstock.core.errors import Damaged
+from penstock.core.lossless import with_schema
 from penstock.store import history
 from penstock.store.delta import Rank, Ranked
 from penstock.store.spec import ViewSpec
@@ -215,6 +216,16 @@ def all_exact(connection: sqlite3.Connection, path: Path, state: ViewState) -> d
     if len(rows) != state.exact:
         raise Damaged(f"{path} is damaged: it has {len(rows)} exact rows, not {state.exact}", file=str(path))
     return rows
+
+
+def add_exact_schemas(connection: sqlite3.Connection, path: Path, state: ViewState, schema: pa.Schema) -> None:
+    """Add the schema to exact rows that an earlier version of Penstock stored without it. Call inside a transaction,
+    with the stored `schema`, before it is replaced: later, nothing would say what the columns of these rows are."""
+    for key, data in all_exact(connection, path, state).items():
+        whole = with_schema(data, schema)
+        if whole != data:
+            row = (exact_sum(key, whole), whole, key)
+            connection.execute("UPDATE exact SET crc = ?, data = ? WHERE key = ?", row)
 
 
 def require_ranked(rows: Ranked, state: ViewState, path: Path) -> None:

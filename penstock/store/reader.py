@@ -175,6 +175,11 @@ class ViewReader:
         layout.require_ranked(ranked, state, self._path)
         return {key: data for key, (_, data) in ranked.items()}
 
+    def columns(self) -> pa.Schema | None:
+        """Return the types of the view's columns, or None if they were never stored."""
+        with files.reading(self._connection, self._path):
+            return None if layout.is_empty(self._connection, self._path) else self._schema()
+
     def generation(self) -> int:
         """Return the current generation of the view's file."""
         with files.reading(self._connection, self._path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from penstock.core.columns import json_rows
 from penstock.core.errors import ViewError
-from penstock.core.lossless import beyond_json
+from penstock.core.lossless import beyond_json, is_null_in_json
 from penstock.core.schema import INT_MIN
 from penstock.store.delta import Rank
 from penstock.store.layout import NO_GROUP, Row, row_sum
@@ -64,12 +65,29 @@ def to_rows(table: pa.Table, spec: ViewSpec, now: datetime, deletes: pa.Table | 
         for key, stamp, group, rank, data in zip(keys, stamps, groups, ranks, json_rows(table), strict=True)
     }
     newest = max(ends or (), default=None)
-    exact = {keys[row]: data for row, data in beyond_json(table).items()}
-    return Batch(list(rows.values()), newest, keys_of(deletes, spec) if deletes is not None else [], exact)
+    gone = keys_of(deletes, spec) if deletes is not None else []
+    return Batch(list(rows.values()), newest, gone, _last_exact(keys, beyond_json(table)))
+
+
+def _last_exact(keys: Sequence[str], exact: Mapping[int, bytes]) -> dict[str, bytes]:
+    """Return the exact bytes by key. If two rows have the same key, only the last row counts, which may have none."""
+    if not exact:
+        return {}
+    last = {key: row for row, key in enumerate(keys)}
+    return {key: exact[row] for key, row in last.items() if row in exact}
 
 
 def keys_of(table: pa.Table, spec: ViewSpec) -> list[str]:
-    """Return the key of each view row as a string: the JSON object of its key columns."""
+    """Return the key of each view row as a string: the JSON object of its key columns. Raises `ViewError` if a key
+    contains a time that JSON cannot express, because the keys of all such rows would be the same."""
+    for name in spec.key:
+        if is_null_in_json(table.column(name)):
+            raise ViewError(
+                f"view {spec.name}: its key column {name!r} contains a time before or after all years that JSON can "
+                "express (-32767 to 32767), which cannot identify a row; exclude such rows with a condition in the "
+                "query",
+                view=spec.name,
+            )
     return [key.decode() for key in json_rows(table, spec.key)]
 
 

@@ -18,13 +18,13 @@ from penstock.core.columns import json_rows, require_one_row_each
 from penstock.core.contracts import Clock, LedgerEntry, Output
 from penstock.core.errors import LedgerMismatch
 from penstock.core.lossless import beyond_json
-from penstock.core.schema import INT_MIN
+from penstock.core.schema import INT_MAX, INT_MIN
 from penstock.store import history, layout
 from penstock.store.contents import reshape
 from penstock.store.delta import Delta, Ranked, difference, encode
 from penstock.store.history import Done
 from penstock.store.keyed import KeyedTable, RowChanges
-from penstock.store.layout import Row, ViewState
+from penstock.store.layout import Row, ViewState, row_sum
 from penstock.store.ledger import is_next
 from penstock.store.rows import Batch, duration, keys_of, microseconds, newest_window, to_rows
 from penstock.store.spec import ViewSpec
@@ -38,6 +38,8 @@ EXPIRED_MIN = 20_000
 With this limit, expiry keeps up, and no commit has to wait until a whole window with millions of rows has been deleted.
 Later commits delete the remaining rows.
 """
+NEVER = INT_MAX
+"""The stamp of a row that does not expire."""
 TRIMMED_MAX = 64
 """Maximum number of changes that one commit deletes. A commit adds only one change, so the number of changes soon falls
 back below its limit."""
@@ -47,6 +49,8 @@ _UPSERT = """INSERT INTO rows (key, crc, stamp, grp, rank, data) VALUES (?, ?, ?
 _KNOWN = "SELECT count(*) FROM json_each(?) AS offered JOIN rows ON rows.key = offered.value"
 _PRESENT = "SELECT rows.key FROM json_each(?) AS offered JOIN rows ON rows.key = offered.value"
 _EXPIRED = "SELECT key FROM rows WHERE stamp < ? ORDER BY stamp LIMIT ?"
+_EXPIRING = "SELECT key, grp, rank, data FROM rows WHERE stamp < ?"
+_NEWEST = "SELECT max(grp) FROM rows"
 _OLDEST = "SELECT version, length(data) FROM changes WHERE version <= ? ORDER BY version LIMIT ?"
 
 
@@ -111,7 +115,9 @@ class ViewTable:
     def last(self) -> LedgerEntry | None:
         return self._state.ledger
 
-    def commit(self, output: Output) -> bool:
+    def commit(self, output: Output, *, windows_expire: bool = True) -> bool:
+        """Implement `Sink.commit`. If `windows_expire` is False, the caller deletes the rows of windows itself: `keep`
+        does not apply to the rows that are written."""
         with self._lock:
             with files.transaction(self._connection, self._path):
                 stored = layout.get_state(self._connection, self._path)
@@ -120,7 +126,7 @@ class ViewTable:
                 self._require_own(stored)
                 batch = to_rows(output.table, self._spec, self._clock.now(), output.deletes)
                 entry = LedgerEntry(output.batch_id, output.start, output.end, output.epoch)
-                state, ranked = self._advance(batch, entry)
+                state, ranked = self._advance(batch, entry, windows_expire=windows_expire)
                 done = Done(microseconds(self._clock.now()), output.end, version=state.version)
                 history.add(self._connection, output.batch_id, done)
                 failpoints.reach("ledger.before_commit")
@@ -128,14 +134,19 @@ class ViewTable:
             failpoints.reach("ledger.after_commit")
             return True
 
-    def replace(self, rows: pa.Table) -> None:
-        """Replace all rows of the view, as one change. Finished batches stay finished."""
+    def replace(self, rows: pa.Table, *, windows_expire: bool = True) -> None:
+        """Replace all rows of the view, as one change. Finished batches stay finished. `windows_expire` is described in
+        `commit`; here, it also applies to rows that do not change."""
         with self._lock:
             with files.transaction(self._connection, self._path):
                 self._require_own(layout.get_state(self._connection, self._path))
                 changed, deletes = self._difference(rows, self._stored())
                 batch = to_rows(changed, self._spec, self._clock.now())
-                state, ranked = self._advance(replace(batch, deletes=deletes), self._state.ledger)
+                if not windows_expire:
+                    self._stop_expiry()
+                state, ranked = self._advance(
+                    replace(batch, deletes=deletes), self._state.ledger, windows_expire=windows_expire
+                )
             self._state, self._ranked = state, ranked
 
     def assign(self, rows: pa.Table, entry: LedgerEntry) -> RowChanges:
@@ -235,7 +246,10 @@ class ViewTable:
     def describe(self, schema: pa.Schema) -> None:
         """Store the types of the view's columns, which filters need."""
         with self._lock, files.transaction(self._connection, self._path):
-            if layout.get_schema(self._connection, self._path) != schema:
+            before = layout.get_schema(self._connection, self._path)
+            if before is not None:
+                layout.add_exact_schemas(self._connection, self._path, self._state, before)
+            if before != schema:
                 layout.put_schema(self._connection, schema)
 
     def expire(self) -> int:
@@ -270,22 +284,32 @@ class ViewTable:
             )
 
     def _advance(
-        self, batch: Batch, entry: LedgerEntry | None, newest: int | EllipsisType | None = ...
+        self,
+        batch: Batch,
+        entry: LedgerEntry | None,
+        newest: int | EllipsisType | None = ...,
+        *,
+        windows_expire: bool = True,
     ) -> tuple[ViewState, Ranked]:
         """Write a view's batch in the open transaction, and return the state and ranking to remember once the
         transaction is durable.
 
-        The newest window end is the latest end ever seen, unless `newest` sets it.
+        The newest window end is the latest end ever seen, unless `newest` sets it. If windows do not expire, a ranked
+        view serves the newest window that has rows, because the caller can delete the rows of the newest one.
         """
         if newest is ...:
             newest = max((end for end in (self._state.newest, batch.newest) if end is not None), default=None)
         horizon = self._horizon(newest)
+        if not windows_expire and batch.newest is not None:
+            batch = replace(batch, rows=[_lasting(row) for row in batch.rows])
         rows = batch.rows if horizon is None else [row for row in batch.rows if row[2] >= horizon]
         added = self._upsert(rows)
         expired = self._expired(horizon, max(EXPIRED_MIN, 2 * len(batch.rows)))
         deletes = list(dict.fromkeys((*self._present(batch.deletes), *expired)))
         with files.storage_errors(self._path):
             self._connection.executemany("DELETE FROM rows WHERE key = ?", [(key,) for key in deletes])
+            if not windows_expire and newest is not None and self._spec.top is not None:
+                (newest,) = self._connection.execute(_NEWEST).fetchone()
         exact = layout.all_exact(self._connection, self._path, self._state)
         state = msgspec.structs.replace(
             self._state,
@@ -314,6 +338,14 @@ class ViewTable:
             return None
         reference = microseconds(self._clock.now()) if newest is None else newest
         return max(INT_MIN, reference - duration(self._spec.keep))
+
+    def _stop_expiry(self) -> None:
+        """Make all stored rows of windows last until they are deleted."""
+        if self._state.newest is None:
+            return
+        rows = self._connection.execute(_EXPIRING, (NEVER,)).fetchall()
+        lasting = [_lasting((key, 0, 0, group, rank, data)) for key, group, rank, data in rows]
+        self._connection.executemany(_UPSERT, lasting)
 
     def _upsert(self, rows: list[Row]) -> int:
         """Write rows of the view; return how many keys are new."""
@@ -382,3 +414,9 @@ class ViewTable:
             oldest, size = candidate + 1, size - length
         self._connection.execute("DELETE FROM changes WHERE version < ?", (oldest,))
         return oldest, size
+
+
+def _lasting(row: Row) -> Row:
+    """Return a view's row that does not expire."""
+    key, _, _, group, rank, data = row
+    return key, row_sum(key, NEVER, group, rank, data), NEVER, group, rank, data

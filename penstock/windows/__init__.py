@@ -9,6 +9,7 @@ implements windows by time. There is a pane for each slide, and closed panes are
 of a window is merged from three values, however many panes the window has. `sums` prevents sums from overflowing.
 `counted` implements windows by number, for which `reordering` sorts the events; `sessions` implements windows of
 activity. For all of these, `clock` decides which events are late, when the timer fires, and when a key is deleted.
+`served` lists the closed windows whose rows are removed later.
 """
 
 from penstock.windows.aggregates import (

@@ -12,11 +12,17 @@ from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from math import nan, sqrt
+from math import copysign, nan, sqrt
 from operator import itemgetter
+from struct import Struct
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from penstock.windows.clock import EPOCH, TICK
+
 COLLECTED_MAX = 10_000
+_NEAR_S = 2.0**33
+"""Unix times in seconds below this, in the years 1697 to 2242, differ as floats if they differ by a microsecond."""
+_FLOAT, _BITS = Struct("<d"), Struct("<q")
 _PACKED: dict[Any, str] = {int: "q", float: "d"}
 
 
@@ -208,8 +214,23 @@ class Variance(OfColumn):
         return sqrt(variance) if self.root else float(variance)
 
 
+def time_order(at: datetime) -> float:
+    """Return a float that puts times in order, to the microsecond. Stored accumulators contain it. It is the Unix time
+    in seconds, as long as that is precise enough. Beyond, it is not a time: from one microsecond to the next, it is the
+    next larger float."""
+    time = at.timestamp()
+    return time if -_NEAR_S < time < _NEAR_S else _far_time_order(at, time)
+
+
+def _far_time_order(at: datetime, time: float) -> float:
+    beyond_us = abs((at - EPOCH) // TICK) - int(_NEAR_S) * 1_000_000
+    (bits,) = _BITS.unpack(_FLOAT.pack(_NEAR_S))
+    (order,) = _FLOAT.unpack(_BITS.pack(bits + beyond_us))  # larger bits are a larger float
+    return copysign(order, time)
+
+
 class _Edge(OfColumn):
-    """The first or last value in a window by event time, stored with its time."""
+    """The first or last value in a window by event time, stored with its `time_order`."""
 
     def packing(self, hint: Any) -> str | None:
         return f"?d{_PACKED[hint]}" if hint in _PACKED else None
@@ -223,8 +244,8 @@ class _Edge(OfColumn):
 
 class First(_Edge):
     def add(self, kept: Any, value: Any, at: datetime) -> Any:
-        time = at.timestamp()
-        return kept if value is None or (kept is not None and kept[0] <= time) else (time, value)
+        order = time_order(at)
+        return kept if value is None or (kept is not None and kept[0] <= order) else (order, value)
 
     def merge(self, older: Any, newer: Any) -> Any:
         return newer if older is None else older
@@ -232,8 +253,8 @@ class First(_Edge):
 
 class Last(_Edge):
     def add(self, kept: Any, value: Any, at: datetime) -> Any:
-        time = at.timestamp()
-        return kept if value is None or (kept is not None and kept[0] > time) else (time, value)
+        order = time_order(at)
+        return kept if value is None or (kept is not None and kept[0] > order) else (order, value)
 
     def merge(self, older: Any, newer: Any) -> Any:
         return older if newer is None else newer
@@ -259,7 +280,7 @@ class Collect(OfColumn):
 
     def add(self, kept: Any, value: Any, at: datetime) -> Any:
         if value is not None:
-            insort(kept, (at.timestamp(), value), key=itemgetter(0))
+            insort(kept, (time_order(at), value), key=itemgetter(0))
             del kept[: -self.most]
         return kept
 
@@ -289,7 +310,8 @@ M = TypeVar("M", bound=Mergeable)
 @dataclass(frozen=True)
 class Summary(OfColumn):
     """A user-defined object that values are added to. `answer` returns the value in the row, which has the type
-    `gives`."""
+    `gives`. The object is created for the first value, so the accumulator is None if there are no values. The result is
+    then null, and `answer` is not called, because not every object has an answer without values."""
 
     made: Callable[[], Any]
     answer: Callable[[Any], Any]
@@ -299,26 +321,28 @@ class Summary(OfColumn):
         return None
 
     def kept(self, hint: Any) -> Any:
-        return builtins.type(self.made())
+        return builtins.type(self.made()) | None
 
     def type(self, hint: Any) -> Any:
-        return self.gives
-
-    def zero(self) -> Any:
-        return self.made()
+        return self.gives | None
 
     def add(self, kept: Any, value: Any, at: datetime) -> Any:
         if value is not None:
+            kept = self.made() if kept is None else kept
             kept.add(value)
         return kept
 
     def merge(self, older: Any, newer: Any) -> Any:
+        """Merge two accumulators. The result is always a copy, because objects are modified in place."""
+        if older is None or newer is None:
+            only = newer if older is None else older
+            return None if only is None else only.copy()
         merged = older.copy()
         merged.merge(newer)
         return merged
 
     def result(self, kept: Any) -> Any:
-        return self.answer(kept)
+        return None if kept is None else self.answer(kept)
 
 
 def count(column: str | None = None) -> Count:

@@ -1,4 +1,5 @@
-"""The clock of a key: it decides which events are late, when timers fire, and when a quiet key is deleted.
+"""The clock of a key: it decides which events are late, when timers fire, when the rows of closed windows are removed,
+and when a quiet key is deleted.
 
 Event time comes from a key's events. After the newest event, it advances without events, at the same speed as log time.
 So a key's last window closes even if there are no further events, but `late_after` later than it would by the wall
@@ -36,13 +37,15 @@ class Late(Event):
 class WindowClock(State):
     """The state that all kinds of windows share. `key` is the key's value, and `offset_us` is the offset of log time
     from event time. `timer` is the time for which the timer is set, `due` is the time when changes are next emitted,
-    and `quiet` is the time when the key is deleted."""
+    and `quiet` is the time when the key is deleted. `served` contains the closed windows whose rows have not been
+    removed yet (see `windows.served`)."""
 
     key: Any = None
     offset_us: int = 0
     timer: datetime | None = None
     due: datetime | None = None
     quiet: datetime | None = None
+    served: bytearray = bytearray()  # msgspec gives each instance its own
 
 
 def late(event: Any, at: datetime, watermark: datetime, ctx: Context, missed: Sequence[MissedWindow] = ()) -> Late:
@@ -66,17 +69,32 @@ def next_multiple(now: datetime, interval: timedelta) -> datetime:
     return EPOCH + ((now - EPOCH) // interval + 1) * interval
 
 
-def set_timer(state: Any, ctx: Context, now: datetime, closes: datetime | None, remembered: timedelta) -> None:
+def set_timer(
+    state: Any,
+    ctx: Context,
+    now: datetime,
+    closes: datetime | None,
+    remembered: timedelta,
+    removes: datetime | None = None,
+) -> None:
     """Set a window's timer for whatever is due next: a window that `closes` at an event time, or changes to be emitted.
-    If no window is left to close, the deletion of the key takes the place of the window: it is due when the key has
-    been remembered for `remembered`."""
+    If no window is left to close, the removal of a row, at the event time `removes`, and the deletion of the key take
+    the place of the window. The deletion is due when the key has been remembered for `remembered`, which is always
+    after the removal of its last row."""
     if closes is None:
         state.quiet = state.quiet or now + remembered
-        at = state.quiet
+        at = state.quiet if removes is None else min(state.quiet, removes + state.offset_us * TICK)
     else:
         state.quiet = None
         at = closes + state.offset_us * TICK
     call(state, ctx, now, at if state.due is None else min(at, state.due))
+
+
+def stay(state: Any, now: datetime, remembered: timedelta) -> None:
+    """Put off the deletion of a quiet key that has received an event. The current timer fires earlier, and sets the new
+    timer: so many late events of a key cost no more than one timer."""
+    if state.quiet is not None:
+        state.quiet = now + remembered
 
 
 def call(state: Any, ctx: Context, now: datetime, at: datetime | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.core.contracts import Context
 from penstock.core.operators import forget, key_value
-from penstock.windows.clock import TICK, call, event_time_at, next_multiple
+from penstock.windows.clock import TICK, call, event_time_at, next_multiple, stay
 from penstock.windows.plan import Work
 from penstock.windows.reordering import InEventOrder, ReorderBuffer
 from penstock.windows.shapes import Counted, Hybrid
@@ -35,13 +35,15 @@ class Numbered(ABC):
             at = ctx.now if time_of is None else time_of(event)
             if state.key is None:
                 state.key = key_value(event, key)
+            stay(state, ctx.now, self.work.remembered)
             return self._sifted(state, self._reorder_event(state, event, at, ctx), ctx)
 
         def on_timer(state: Any, ctx: Context) -> Iterator[Any]:
             state.timer = None
             if state.quiet is not None and state.quiet <= ctx.now:
+                rows = [self.work.gone(state.key, None)] if self.work.latest else []
                 forget(state)
-                return iter(())
+                return iter(rows)
             return self._sifted(state, self._timer(state, ctx), ctx)
 
         return on_event, on_timer

@@ -27,7 +27,7 @@ from penstock.windows.timed import TimedWindows
 
 Reads = Sequence[tuple[type[Event], timedelta | None]]
 REMEMBERED_MAX = timedelta(days=365_000)
-"""A quiet key is deleted after at most a thousand years, because the last valid year is 9999."""
+"""A row is removed, and a quiet key is deleted, after at most a thousand years, because the last valid year is 9999."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ def handled(windowing: Windowing, reads: Reads, where: str | None = None) -> Win
         trigger=windowing.trigger,
         latest=windowing.latest,
         late_after=late_after,
+        keep=_row_lifetime(windowing),
         remembered=_quiet_key_lifetime(windowing, late_after),
         time_of=time_of(classes),
     )
@@ -125,10 +126,15 @@ def _windows_of_shape(shape: Shape, work: Work) -> TimedWindows | CountedWindows
     return SessionWindows(shape, work) if isinstance(shape, Session) else HybridWindows(shape, work)
 
 
-def _quiet_key_lifetime(windowing: Windowing, late_after: timedelta) -> timedelta:
-    """Return how long a quiet key is remembered. An invalid `keep` is reported by `check`."""
+def _row_lifetime(windowing: Windowing) -> timedelta:
+    """Return how long a row is kept after its window has ended. An invalid `keep` is reported by `check`."""
     keep = windowing.keep if isinstance(windowing.keep, timedelta) else timedelta(0)
-    return min(_window_length(windowing.over) + late_after + min(keep, REMEMBERED_MAX), REMEMBERED_MAX)
+    return min(keep, REMEMBERED_MAX)
+
+
+def _quiet_key_lifetime(windowing: Windowing, late_after: timedelta) -> timedelta:
+    """Return how long a quiet key is remembered: longer than its rows are kept."""
+    return min(_window_length(windowing.over) + late_after + _row_lifetime(windowing), REMEMBERED_MAX)
 
 
 def _window_length(shape: Shape) -> timedelta:
@@ -165,7 +171,10 @@ def _gone_maker(windowing: Windowing, row: type[Event], identity: tuple[str, ...
     gone: Any = gone_class(row, frozenset(identity))
     if windowing.latest:
         return lambda key, _: gone(**key_columns(windowing.key, key))
-    return lambda key, window: gone(**key_columns(windowing.key, key), window=window)
+    if isinstance(windowing.key, tuple):
+        return lambda key, window: gone(**key_columns(windowing.key, key), window=window)
+    name = windowing.key
+    return lambda key, window: gone(**{name: key}, window=window)
 
 
 def _aggregated_values_reader(aggregates: Sequence[Aggregate], hints: Mapping[str, Any]) -> tuple[Any, Any]:

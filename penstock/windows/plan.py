@@ -119,8 +119,10 @@ class Work:
 
     `part` extracts from an event the values that the aggregates need, as an instance of `part_class`. `row` creates a
     row from a key, a window, whether the window is closed, and its results; `gone` creates the event that deletes the
-    row. `trigger` decides when rows are emitted, `late_after` limits how late events can be, and `remembered` is how
-    long a quiet key is remembered. `time_of` returns an event's time; it is None if events have no event time.
+    row of a key and a window (None with `latest`, where the key alone identifies the row). `trigger` decides when rows
+    are emitted, `late_after` limits how late events can be, `keep` is how long a row is kept after its window has
+    ended, and `remembered` is how long a quiet key is remembered. `time_of` returns an event's time; it is None if
+    events have no event time.
     """
 
     key: KeyFields
@@ -128,10 +130,11 @@ class Work:
     part: Callable[[Any], Any]
     part_class: Any
     row: Callable[..., Event]
-    gone: Callable[[Any, Window], Event]
+    gone: Callable[[Any, Window | None], Event]
     trigger: Trigger
     latest: bool
     late_after: timedelta
+    keep: timedelta
     remembered: timedelta
     time_of: Callable[[Any], datetime] | None
 

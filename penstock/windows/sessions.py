@@ -1,5 +1,6 @@
 """Sessions: windows of activity, which continue while successive events are no further apart than a gap. A late event
-can join two sessions. Two events that are exactly one gap apart are in the same session, as in Spark.
+can join two sessions. Two events that are exactly one gap apart are in the same session, as in Spark. The row of a
+closed session is removed when the clock that has closed it is `keep` past the session's end.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import Any
 from penstock.core.contracts import Context
 from penstock.core.operators import forget, key_value
 from penstock.core.schema import MissedWindow
-from penstock.windows.clock import TICK, WindowClock, event_time_at, late, next_multiple, offset, set_timer
+from penstock.windows.clock import EPOCH, TICK, WindowClock, event_time_at, late, next_multiple, offset, set_timer, stay
 from penstock.windows.plan import Window, Work
+from penstock.windows.served import append, oldest, take_oldest
 from penstock.windows.shapes import Session
 
 Function = Callable[..., Any]
@@ -55,6 +57,7 @@ class SessionWindows:
 
     def _event(self, state: Any, event: Any, at: datetime, ctx: Context) -> Iterator[Any]:
         if self._is_late(state, at):
+            stay(state, ctx.now, self.work.remembered)
             yield late(event, at, state.time, ctx, [MissedWindow(start=at, end=at + self.gap)])
             return
         if state.key is None:
@@ -78,7 +81,7 @@ class SessionWindows:
 
     def _near(self, state: Any, at: datetime) -> list[Part]:
         """Return the open sessions to which an event with this time belongs."""
-        return [session for session in state.open if session[0] - self.gap <= at <= session[1] + self.gap]
+        return [session for session in state.open if session[0] <= at + self.gap and at <= session[1] + self.gap]
 
     def _join(self, state: Any, event: Any, at: datetime) -> Part:
         """Add an event to its session. The session can be new, and the event can join two sessions into one."""
@@ -105,6 +108,7 @@ class SessionWindows:
             ended = ended[-1:] if not state.open or self.work.trigger.when == "close" else []
         for session in ended:
             yield from self._tell(state, session, closed=True)
+        yield from self._removed(state, time)
 
     def _tell(self, state: Any, part: Part, *, closed: bool = False) -> Iterator[Any]:
         """Yield a session's row, and deletions of its earlier rows."""
@@ -114,6 +118,8 @@ class SessionWindows:
                 yield self.work.gone(state.key, Window(start=window[0], end=window[1]))
             others = [window for window in state.shown if not first <= window[0] < end]
             state.shown = others if closed else [*others, (first, end)]
+            if closed:
+                append(state.served, ((first - EPOCH) // TICK, (end - EPOCH) // TICK))
         elif not closed and first != state.open[-1][0]:
             return
         yield self.work.row(state.key, Window(start=first, end=end), closed, self.work.sums.results(part[2]))
@@ -121,10 +127,13 @@ class SessionWindows:
     def _timer(self, state: Any, ctx: Context) -> Iterator[Any]:
         now, state.timer = ctx.now, None
         if state.quiet is not None and state.quiet <= now:
-            forget(state)
+            yield from self._forgotten(state)
             return
+        time = event_time_at(state, now) - self.work.late_after
         if state.open:
-            yield from self._close(state, event_time_at(state, now) - self.work.late_after)
+            yield from self._close(state, time)
+        else:
+            yield from self._removed(state, time)
         if state.due is not None and state.due <= now:
             changed, state.changed, state.due = state.changed, [], None
             for session in state.open:
@@ -134,7 +143,37 @@ class SessionWindows:
 
     def _set(self, state: Any, ctx: Context) -> None:
         closes = state.open[0][1] + self.gap + self.work.late_after + TICK if state.open else None
-        set_timer(state, ctx, ctx.now, closes, self.work.remembered)
+        removes = self._next_removal(state) if closes is None and state.served else None
+        set_timer(state, ctx, ctx.now, closes, self.work.remembered, removes)
+
+    def _next_removal(self, state: Any) -> datetime | None:
+        """Return the event time when the oldest row of a key without open sessions is removed, or None if that time is
+        after the year 9999."""
+        try:
+            return EPOCH + oldest(state.served)[1] * TICK + self.work.keep + self.work.late_after
+        except OverflowError:
+            return None
+
+    def _removed(self, state: Any, time: datetime) -> Iterator[Any]:
+        """Yield the deletions of the rows of closed sessions whose `keep` has passed at this event time."""
+        if not state.served:
+            return
+        last = (time - EPOCH - self.work.keep) // TICK
+        while state.served and oldest(state.served)[1] <= last:
+            yield self._deletion(state)
+
+    def _deletion(self, state: Any) -> Any:
+        """Take the oldest row of a closed session out of the state, and return its deletion."""
+        start, end = take_oldest(state.served)
+        return self.work.gone(state.key, Window(start=EPOCH + start * TICK, end=EPOCH + end * TICK))
+
+    def _forgotten(self, state: Any) -> Iterator[Any]:
+        """Delete a quiet key, and yield the deletions of all its rows that still exist."""
+        while state.served:
+            yield self._deletion(state)
+        if self.work.latest:
+            yield self.work.gone(state.key, None)
+        forget(state)
 
 
 def _session_start(part: Part) -> datetime:

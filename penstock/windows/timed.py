@@ -3,20 +3,24 @@
 Events go to panes, one for each slide. Open panes still accept events; the newest open pane has separate fields in the
 state. Closed panes are in two stacks (`stacks.py`). A window is the sum of its panes, and is closed when its last pane
 is closed. So an event is added only once, however many windows contain it. An event for a closed pane misses the closed
-windows, but is added to the windows that are still open.
+windows, but is added to the windows that are still open. A window has the number of the pane that follows it, and its
+row is removed when the clock that has closed it has advanced by `keep`, rounded up to panes. This costs an open window
+no timer: while windows are open, rows are removed when one closes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from penstock.core.contracts import Context
 from penstock.core.operators import forget, key_value
 from penstock.core.schema import MissedWindow
-from penstock.windows.clock import EPOCH, WindowClock, event_time_at, late, next_multiple, offset, set_timer
+from penstock.windows.clock import EPOCH, WindowClock, event_time_at, late, next_multiple, offset, set_timer, stay
 from penstock.windows.plan import Kept, Window, Work
+from penstock.windows.served import append_number, newest, oldest, starts_by, take_numbers
 from penstock.windows.shapes import Timed
 from penstock.windows.stacks import Stacks
 
@@ -24,6 +28,12 @@ Function = Callable[..., Any]
 W = TypeVar("W", Window, MissedWindow)
 MISSED_MAX = 100
 """Maximum number of missed windows that are reported for a late event."""
+TIME_MIN, TIME_MAX = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+WINDOWS_CACHED = 4_096
+"""Number of windows to cache: most keys have the same windows."""
+REMOVED_TOGETHER = 8
+"""A timer removes the rows of successive windows together, up to one eighth of those that are kept. So a key that falls
+silent needs a few timers to remove its rows, and not one for each slide."""
 
 
 class TimedState(WindowClock):
@@ -53,6 +63,10 @@ class TimedWindows:
         self.stacks = Stacks(work.sums)
         self._size, self._made, self._results = shape.size, work.row, work.sums.results
         self._decays = work.latest and self.panes > 1
+        self._first = -((EPOCH - TIME_MIN - shape.size) // shape.every) - 1
+        self._last = (TIME_MAX - EPOCH - work.late_after) // shape.every - self.panes - 1
+        self._keep_panes = -(-work.keep // shape.every)
+        self._windows = lru_cache(WINDOWS_CACHED)(self._row_window)
 
     def kept(self) -> dict[str, tuple[Any, Any]]:
         """Return the state's fields that depend on the aggregates, with their types and defaults."""
@@ -89,6 +103,8 @@ class TimedWindows:
     def _event(self, state: Any, event: Any, at: datetime, ctx: Context) -> Sequence[Any]:
         """Process an event that needs more work than being added to a window's newest pane."""
         number, now, sums, when = (at - EPOCH) // self.every, ctx.now, self.work.sums, self.work.trigger.when
+        if not self._first <= number <= self._last:  # its windows could not be closed, and would block their key
+            raise ValueError(f"{at.isoformat()} is too close to the year 1 or the year 10000 for windows of this size")
         if state.closed is not None and number < state.closed:
             return self._late(state, event, at, number, ctx)
         if state.key is None:
@@ -119,6 +135,7 @@ class TimedWindows:
         events = [
             late(event, at, self._begin(state.closed), ctx, [self._window(MissedWindow, pane + 1) for pane in missed])
         ]
+        stay(state, ctx.now, self.work.remembered)
         if after <= state.closed:
             return events
         self.stacks.put(state, number, lambda kept: sums.add(sums.merge(kept, sums.zero()), event, at), sums.zero)
@@ -169,7 +186,9 @@ class TimedWindows:
         if waits:
             self._hold(state)
         if state.last is not None and closed > state.last and self._shows_closed(state):
-            rows, state.last = [self.work.gone(state.key, self._window(Window, closed))], None
+            rows, state.last = [self.work.gone(state.key, None)], None
+        if starts_by(state.served, closed - self._keep_panes):
+            rows += self._removed(state, closed)
         return rows
 
     def _ended(self, state: Any, closed: int) -> list[Any]:
@@ -189,6 +208,8 @@ class TimedWindows:
             stacks.evict(state, end + 1 - self.panes)
             if self._decays:
                 state.last = end
+            elif not self.work.latest:
+                append_number(state.served, end)
 
     def _taken(self, state: Any, number: int) -> Kept | None:
         """Remove an open window pane and return its accumulators."""
@@ -198,6 +219,19 @@ class TimedWindows:
         kept, state.holds = state.holds, None
         state.number = state.begin = state.end = state.held = None
         return kept
+
+    def _removed(self, state: Any, closed: int) -> list[Any]:
+        """Return the deletions of the rows whose `keep` has passed when the panes below `closed` are closed."""
+        numbers = take_numbers(state.served, closed - self._keep_panes)
+        return [self.work.gone(state.key, self._windows(number)) for number in numbers]
+
+    def _forgotten(self, state: Any) -> list[Any]:
+        """Delete a quiet key, and return the deletions of all its rows that still exist."""
+        rows = self._removed(state, newest(state.served)[1] + self._keep_panes) if state.served else []
+        if self.work.latest and not self._decays:
+            rows = [self.work.gone(state.key, None)]
+        forget(state)
+        return rows
 
     def _changed_rows(self, state: Any, number: int) -> Iterator[Any]:
         """Yield the rows of the windows that contain a changed pane, if their last pane has begun."""
@@ -218,11 +252,13 @@ class TimedWindows:
     def _timer(self, state: Any, ctx: Context) -> Sequence[Any]:
         now, state.timer = ctx.now, None
         if state.quiet is not None and state.quiet <= now:
-            forget(state)
-            return ()
+            return self._forgotten(state)
         rows: list[Any] = []
+        closed = (event_time_at(state, now) - self.late_after - EPOCH) // self.every
         if self._waits(state) or state.last is not None:
-            rows += self._close(state, (event_time_at(state, now) - self.late_after - EPOCH) // self.every)
+            rows += self._close(state, closed)
+        elif starts_by(state.served, closed - self._keep_panes):
+            rows += self._removed(state, closed)
         if state.due is not None and state.due <= now:
             changed, state.changed, state.due = state.changed, None, None
             if changed is not None and state.number is not None:
@@ -251,13 +287,27 @@ class TimedWindows:
             gone = state.last if self._shows_closed(state) else None
             ends = [pane + 1 for pane in (next_pane, gone) if pane is not None]
             closes = self._begin(min(ends)) + self.late_after if ends else None
-        set_timer(state, ctx, now, closes, self.work.remembered)
+        removes = self._next_removal(state) if closes is None and state.served else None
+        set_timer(state, ctx, now, closes, self.work.remembered, removes)
+
+    def _next_removal(self, state: Any) -> datetime | None:
+        """Return the event time when the oldest rows of a key without open windows are removed, or None if that time is
+        after the year 9999."""
+        first, last = oldest(state.served)
+        number = min(last, first + self._keep_panes // REMOVED_TOGETHER) + self._keep_panes
+        try:
+            return self._begin(number) + self.late_after
+        except OverflowError:
+            return None
 
     def _begin(self, number: int) -> datetime:
         return EPOCH + number * self.every
 
     def _row(self, state: Any, end: int, kept: Any, closed: bool) -> Any:
-        return self._made(state.key, self._window(Window, end), closed, self._results(kept))
+        return self._made(state.key, self._windows(end), closed, self._results(kept))
+
+    def _row_window(self, end: int) -> Window:
+        return self._window(Window, end)
 
     def _window(self, kind: type[W], end: int) -> W:
         """Return the window that ends where the pane with number `end` begins."""

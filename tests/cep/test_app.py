@@ -106,11 +106,13 @@ def test_the_absence_that_is_left_in_any_of_is_told_by_log_time_when_no_event_co
     assert texts(run(app, {"letters": [*letters("a@0 b@2"), tick(ticks_s * S)]})) == expected
 
 
-@pytest.mark.parametrize(("began_s", "ends_s"), [(2, 4), (4, 2)])
-def test_within_is_over_by_log_time_though_another_absence_in_any_of_is_due_later(began_s: int, ends_s: int) -> None:
+@pytest.mark.parametrize(("began_s", "passes"), [(2, 4 * S - STEP), (4, 6 * S - 2 * STEP)])
+def test_within_is_over_by_log_time_though_another_absence_in_any_of_is_due_later(
+    began_s: int, passes: timedelta
+) -> None:
+    """It counts from `a`. If the absence of `b` would be complete before, its alarm counts from `c`, and moves on."""
     pattern = a.then(c).then(cep.any_of(cep.absent(b, for_=3 * S), cep.absent(d, for_=5 * S)))
     events = letters(f"a@0 c@{began_s} b@{began_s + 1}")
-    passes = ends_s * S - STEP  # it counts from c, and b has come since
     for ticks, expected in ((passes - TICK, []), (passes, ["a c"])):
         app, _ = app_with(pattern, within=6 * S, timeouts=Over)
         assert texts(run(app, {"letters": [*events, tick(ticks)]}), "hits.timeout") == expected
@@ -150,7 +152,8 @@ def test_events_without_a_time_are_matched_by_log_time() -> None:
 
     assert check(app) == []
     one, two = Untimed(key="k", kind="a"), Untimed(key="k", kind="b")
-    assert texts(run(app, {"things": [one, tick(9 * S), two]})) == ["ab"]
+    for passes, expected in ((9 * S, ["ab"]), (10 * S - STEP, ["ab"]), (10 * S - STEP + TICK, [])):
+        assert texts(run(app, {"things": [one, tick(passes), two]})) == expected
     result = run(app, {"things": [one, tick(10 * S), two]})
     assert texts(result) == []
     assert result.states(hits) == {}  # as if there had been no events
@@ -224,6 +227,13 @@ PATTERNS: list[tuple[cep.Pattern, dict[str, Any]]] = [
 SEEDS = range(6)
 
 
+def crowded_letters(seed: int, count: int = 12) -> list[Letter]:
+    """Return letters of which many have the same time, and are as far apart as the time limits of patterns."""
+    random = Random(seed)
+    times = sorted(random.choices(range(count), k=count))
+    return [Letter(at=second(at), kind=random.choice("abcd"), number=n) for n, at in enumerate(times)]
+
+
 def random_letters(seed: int, count: int = 40) -> list[Letter]:
     random = Random(seed)
     times = sorted(random.sample(range(3 * count), count))  # no two at the same time
@@ -249,6 +259,44 @@ def test_crashes_and_small_batches_change_nothing(pattern: cep.Pattern, options:
         matches = cep.find(pattern, events, timed_out=True, **{k: v for k, v in options.items() if k != "every"})
         assert sorted(texts(whole)) == sorted(shown([match for match in matches if not match.timed_out]))
         assert sorted(texts(whole, "hits.timeout")) == sorted(shown([match for match in matches if match.timed_out]))
+
+
+LIMITS: list[tuple[cep.Pattern, dict[str, Any]]] = [
+    (a.then(b).then(c), {"within": 5 * S}),
+    (a.then_any(b).then(c).then(d), {"within": 3 * S}),
+    (a.then(b).then(c).then(d), {"within": 4 * S, "gap": 2 * S}),
+    (a.then(b.at_least(1).greedy()).then(c), {"within": 4 * S, "skip": skip.to_next}),
+    (a.then(cep.absent(d, for_=4 * S)).then(b).then(c), {"within": 4 * S}),
+    (cep.all_of(a, b, c), {"within": 3 * S}),
+    (cep.all_of(cep.absent(d, for_=3 * S), a, b, c), {"within": 6 * S}),
+]
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("late_after", [None, S])
+@pytest.mark.parametrize(("pattern", "options"), [*LIMITS, *(pair for pair in PATTERNS if pair[1].get("every", True))])
+def test_events_at_exactly_the_end_of_a_limit_give_the_same_as_over_a_list(
+    pattern: cep.Pattern, options: dict[str, Any], late_after: timedelta | None, seed: int
+) -> None:
+    app, _ = app_with(pattern, late_after=late_after, timeouts=Over, **options)
+    events = crowded_letters(seed)
+    end = [Letter(at=second(1_000), kind="x"), tick(2_000 * S), tick(S)]
+    result = run(app, {"letters": [*events, *end]})
+    matches = cep.find(pattern, events, timed_out=True, **options)
+    assert result.emitted("hits.missed") == []
+    assert sorted(texts(result)) == sorted(shown([match for match in matches if not match.timed_out]))
+    assert sorted(texts(result, "hits.timeout")) == sorted(shown([match for match in matches if match.timed_out]))
+
+
+@pytest.mark.parametrize("late_after", [None, S])
+def test_an_event_at_the_end_of_within_leaves_the_next_one_the_time_that_within_lasts(
+    late_after: timedelta | None,
+) -> None:
+    app, _ = app_with(a.then(b).then(c), late_after=late_after, within=5 * S)
+    flush = tick(10 * S)
+    for passes, expected in ((5 * S - 3 * STEP, ["a b c"]), (5 * S, [] if late_after is None else ["a b c"])):
+        given = [*letters("a@0 b@5"), tick(passes), *letters("c@5"), flush, flush]
+        assert texts(run(app, {"letters": given})) == expected
 
 
 MANY: list[tuple[cep.Pattern, dict[str, Any]]] = [
@@ -655,3 +703,51 @@ def test_what_fails_in_turn_tells_nothing_of_that_turn() -> None:
     result = run(app, {"letters": [*letters("a1@0 a2@0.1 a3@0.2"), tick(5 * S)]})
     assert texts(result) == ["a1 a2"]
     assert [event.reason for event in result.emitted("hits.missed")] == ["failed"]
+
+
+class Counted(Event):
+    number: int
+
+
+def test_a_match_whose_event_has_a_wrong_type_is_missed_and_later_matches_are_told() -> None:
+    def counted(match: cep.Match) -> Counted:
+        number: Any = None if match.events[0].number == 7 else match.events[0].number
+        return Counted(number=number)
+
+    app = App("letters")
+    app.stream("letters", Letter, key="key", late_after=S)
+    hits = app.match("hits", reads="letters", key="key", pattern=a, emits=Counted)(counted)
+    for items in (
+        [*letters("a1@0 a7@1 a2@20 a3@40"), tick(5 * S)],
+        [*letters("a7@0"), tick(5 * S), *letters("a1@9 a2@20 a3@40"), tick(5 * S)],
+    ):
+        for batch_events in (1, 1_000):
+            result = run(app, {"letters": items}, batch_events=batch_events)
+            assert [event.number for event in result.emitted(hits)] == [1, 2, 3]
+            (missed,) = result.emitted("hits.missed")
+            assert (missed.reason, result.failed(hits)) == ("failed", [])
+            assert "Expected `int`, got `null`" in missed.error
+
+
+def test_the_timer_of_a_pattern_that_has_failed_is_set_again_by_the_next_event() -> None:
+    """After a failure, the state is as before the timer fired, but the timer is gone."""
+
+    class Timers:
+        key, stream = "k", "letters"
+
+        def __init__(self) -> None:
+            self.now, self.timers = BEGIN, list[tuple[str, datetime]]()
+
+        def timer(self, name: str, at: datetime) -> None:
+            self.timers.append((name, at))
+
+    for late_after in (None, S):
+        _, hits = app_with(a.then(b), late_after, within=5 * S)
+        state: Any = hits.state()
+        context = Timers()
+        hits.function(state, Letter(at=second(0), kind="a"), context)
+        (set_at,) = context.timers
+        context.now = set_at[1]
+        hits.function(state, Letter(at=second(0.5), kind="a"), context)
+        assert len(context.timers) == 2
+        assert context.timers[1][1] == state.timer > context.now

@@ -559,12 +559,28 @@ class ViewContract(SinkContract):
     def test_a_reader_has_no_rows_before_the_columns_are_described(self, home: ViewHome) -> None:
         with opened(home, PLAIN) as view:
             with reading(home, PLAIN) as reader:
-                assert reader.table() is None
+                assert (reader.columns(), reader.table()) == (None, None)
             view.describe(COUNTS)
             with reading(home, PLAIN) as reader:
+                assert reader.columns() == COUNTS
                 rows = reader.table()
             assert rows is not None
             assert (rows.table.num_rows, rows.version, rows.ledger) == (0, 0, None)
+
+    @pytest.mark.parametrize("values", BEYOND_JSON.values(), ids=BEYOND_JSON)
+    def test_rows_are_read_by_name_after_the_columns_have_changed(self, home: ViewHome, values: dict[str, Any]) -> None:
+        added = pa.field("added", pa.float64())
+        now = pa.schema([added, *(field for field in reversed(EXACT) if field.name != "price")])
+        with opened(home, PLAIN) as view:
+            view.describe(EXACT)
+            (row,) = (rows := pa.Table.from_pylist([{"k": "a", **values}], EXACT)).to_pylist()
+            view.commit(output(0, rows))
+            view.describe(now)
+        with reading(home, PLAIN) as reader:
+            served_table = reader.table()
+        assert served_table is not None
+        assert served_table.table.schema == now
+        assert repr(served_table.table.to_pylist()) == repr([{name: row.get(name) for name in now.names}])
 
     def test_a_reader_is_told_of_each_commit_once(self, home: ViewHome) -> None:
         with opened(home, PLAIN) as view, reading(home, PLAIN) as reader:

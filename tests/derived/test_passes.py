@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pytest
 
 from penstock import App
 from penstock.core.contracts import Output
 from penstock.runtime.derivation import DerivedQuery, DerivedView
+from penstock.store import StoredViewReader
 from tests.derived.layers import COLUMNS, Item, Layer, Layers, Step, layered_app
 from tests.harness import wait_for
 
@@ -80,6 +83,37 @@ def test_all_versions_of_a_root_that_come_during_a_pass_make_one_version_above(t
     assert (layers.tables["v2"].version, layers.tables["v3"].version) == (before[0] + 2, before[1] + 2)
     layers.require_right()
     layers.close()
+
+
+def test_an_error_of_arrow_fails_one_view_and_the_others_are_updated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above = [Layer("SELECT k, n FROM {0} WHERE n > 0", (number,)) for number in (0, 1, 1)]
+    layers = Layers(tmp_path, layered_app(above))
+    layers.take(Step(0, {"a": 1}))
+    layers.take(Step(1, {"b": 1}))
+
+    def fail(*_: object) -> None:
+        raise pa.ArrowInvalid("malformed")
+
+    views, root = layers.derivation.views, layers.derivation._roots["v0"]
+    assert root._reader is not None
+    monkeypatch.setattr(type(root._reader), "table", fail_for(root._reader, fail))
+    Around(views["v3"], before=fail)
+    layers._commit("v0", Step(0, {"a": 2}))
+    layers._commit("v1", Step(1, {"b": 2}))
+    layers.derivation.update()
+    assert root.error == "view v0: malformed"
+    assert "it is waiting for v0, which failed" in views["v2"].error
+    assert views["v3"].error.endswith("view v3: malformed")
+    assert layers.served("v4") == {"b": 2}
+    layers.close()
+
+
+def fail_for(reader: StoredViewReader, fail: Callable[..., None]) -> Callable[..., Any]:
+    """Return the method `table` of all readers, except that it fails for one of them."""
+    table = type(reader).table
+    return lambda self, before=None: fail() if self is reader else table(self, before)
 
 
 def keyed_by_two() -> App:

@@ -99,6 +99,26 @@ def test_a_failure_on_an_event_is_its_own_also_if_it_has_waited() -> None:
         assert len(result.failed(lookup)) == 1 - len(reason)
 
 
+class Priced(Event):
+    number: int
+    row: int
+
+
+@pytest.mark.parametrize("crashes", [False, True], ids=["whole", "restarted"])
+def test_a_result_of_a_wrong_type_is_missed_alone_and_rows_are_still_stored(crashes: bool) -> None:
+    def priced(event: Left, row: Right | None) -> Priced:
+        number: Any = None if row is None else row.number
+        return Priced(number=event.number, row=number)
+
+    app = App("ads")
+    app.stream("lefts", Left)
+    app.stream("rights", Right, late_after=S)
+    lookup = app.enrich("both", reads="lefts", table="rights", key=("key", "name"), emits=Priced)(priced)
+    result = result_of(app, parsed("L1@0 +6 R1@1 R2@9 L2@10 R3@20 L3@21 +6 +0"), crashes=crashes)
+    assert [(event.number, event.row) for event in result.emitted(lookup)] == [(2, 2), (3, 3)]
+    assert (missed_texts(result), result.failed(lookup)) == (["lefts failed 0"], [])
+
+
 class Plain(Event):
     key: str
 

@@ -9,6 +9,9 @@ import pytest
 
 from penstock import App, Event, joins
 from penstock.app.check import check
+from penstock.joins.asof import AsOfJoin
+from penstock.joins.interval import IntervalJoin
+from penstock.joins.output import MOMENT, Side
 from penstock.testing import run, tick
 from tests.joins.ads import Both, Left, Right, S, join_app, missed_texts, pair, parsed, result_of, second, texts
 
@@ -129,6 +132,81 @@ def test_a_failure_on_one_whose_time_is_over_is_not_that_of_the_event_at_hand() 
     result = result_of(app, parsed("L1@0 L2@100 R1@100"))
     assert (texts(result), missed_texts(result), result.failed(joiner)) == (["L2 R1"], ["lefts failed 0"], [])
     assert result.emitted("both.missed")[0].error == "ValueError: alone"
+
+
+class Clicked(Event):
+    number: int
+    after_s: float
+
+
+def after(left: Left, right: Right | None) -> Clicked:
+    """Forget that `after_s` cannot be None."""
+    after_s: Any = None if right is None else (right.at - left.at).total_seconds()
+    return Clicked(number=left.number, after_s=after_s)
+
+
+@pytest.mark.parametrize("crashes", [False, True], ids=["whole", "restarted"])
+def test_a_result_of_a_wrong_type_is_missed_alone_when_the_wait_is_over(crashes: bool) -> None:
+    app = App("ads")
+    app.stream("lefts", Left, late_after=S)
+    app.stream("rights", Right, late_after=S)
+    declare = app.join("both", left="lefts", right="rights", key=("key", "name"), within=S, how="left", emits=Clicked)
+    joiner = declare(after)
+    result = result_of(app, parsed("L1@0 +60 L2@60 R2@60.5 R3@90 L4@95 R4@95 +9 R5@130"), crashes=crashes)
+    assert [(event.number, event.after_s) for event in result.emitted(joiner)] == [(2, 0.5), (4, 0.0)]
+    assert (missed_texts(result), result.failed(joiner)) == (["lefts failed 0"], [])
+    (missed,) = result.emitted("both.missed")
+    assert '"number":1' in missed.event
+    assert "Expected `float`, got `null`" in missed.error
+
+
+def test_a_result_that_is_no_event_is_missed_alone_when_the_wait_is_over() -> None:
+    def strange(left: Left, right: Right | None) -> Any:
+        return [left.number] if right is None else pair(left, right)
+
+    app = App("ads")
+    app.stream("lefts", Left, late_after=S)
+    app.stream("rights", Right, late_after=S)
+    declare = app.join("both", left="lefts", right="rights", key=("key", "name"), within=S, how="left", emits=Both)
+    joiner = declare(strange)
+    result = result_of(app, parsed("L1@0 L2@100 R1@100"))
+    assert (texts(result), missed_texts(result), result.failed(joiner)) == (["L2 R1"], ["lefts failed 0"], [])
+    assert result.emitted("both.missed")[0].error == "TypeError: returned int, which is not an event"
+
+
+class Timers:
+    """A context that keeps the timers that are set."""
+
+    key, stream = "k", "lefts"
+
+    def __init__(self) -> None:
+        self.now, self.timers = second(0), list[tuple[str, Any]]()
+
+    def timer(self, name: str, at: Any) -> None:
+        self.timers.append((name, at))
+
+
+@pytest.mark.parametrize("kind", ["interval", "as of"])
+def test_a_timer_that_has_failed_is_set_again_by_the_next_event(kind: str) -> None:
+    """After a failure, the state is as before the timer fired, but the timer is gone."""
+    sides, bounds = (Side("lefts", Left, S), Side("rights", Right, S)), joins.Bounds()
+    joining = (
+        IntervalJoin(sides, (S, S), "left", pair, bounds).joining()
+        if kind == "interval"
+        else AsOfJoin(*sides, inner=False, keep=S, function=pair, bounds=bounds).joining()
+    )
+    state: Any = joining.state()
+    context: Any = Timers()
+    list(joining.on_event(state, Left(at=second(0), number=1), context))
+    (set_at,) = context.timers
+    list(joining.on_event(state, Left(at=second(0), number=2), context))
+    assert context.timers == [set_at]  # it has not fired yet
+    for now in (set_at[1], second(50)):
+        context.now = now
+        list(joining.on_event(state, Left(at=second(0), number=3), context))
+        assert context.timers[-1] == ("time", now + MOMENT)
+        assert state.timer == now + MOMENT
+    assert len(context.timers) == 3
 
 
 class Plain(Event):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
 
 import pytest
 
 from penstock import App, Event, windows
 from penstock.rollups import UNITS
-from penstock.sketches import Hll
+from penstock.sketches import Hll, Kll
 from penstock.testing import CRASH, run
 from tests.rollups.shop import Given, Sale, moment, ran, shop, shown, sold
 
@@ -193,13 +195,13 @@ def test_null_counts_as_an_event_and_adds_nothing() -> None:
 def test_a_sketch_is_kept_on_pages_that_are_packed_and_opened_again(batch_events: int) -> None:
     """Each hour has its minutes on a separate page. Late events open the first ones again, also after a crash."""
     shops = windows.summary("shop", Hll, lambda seen: seen.count().value, float)
-    amounts = windows.summary("amount", Hll, lambda seen: seen.count().value, float)
+    amounts = windows.summary("amount", Kll, lambda seen: seen.n, int)
     app, sales, rollup = shop(["minute", "day"], {}, aggregate={"shops": shops, "amounts": amounts})
     hours = [10, 11, 12, 13, 10, 10, 11]
     sold = [Sale(at=moment(f"{hour}:00:00"), shop="a", amount=float(number)) for number, hour in enumerate(hours)]
     result = run(app, {sales: [*sold[:4], CRASH, *sold[4:6], CRASH, *sold[6:]]}, batch_events=batch_events)
     assert result.failed(rollup) == []
-    rows = [(row.per, row.start.hour, row.shops, round(row.amounts)) for row in result.rows(rollup)]
+    rows = [(row.per, row.start.hour, row.shops, row.amounts) for row in result.rows(rollup)]
     minutes = [("minute", 10, 1, 3), ("minute", 11, 1, 2), ("minute", 12, 1, 1), ("minute", 13, 1, 1)]
     assert rows == [("day", 0, 1, 7), *minutes]
 
@@ -209,14 +211,87 @@ class Move(Event):
     cents: int
 
 
-def test_without_event_time_log_time_counts_and_a_sum_that_is_too_large_fails_alone() -> None:
+@pytest.mark.parametrize("batch_events", [1, 2, 1_000])
+def test_without_event_time_log_time_counts_and_a_sum_is_null_while_it_is_too_large(batch_events: int) -> None:
     app = App("bank")
     moves = app.stream("moves", Move)
     rollup = app.rollup("sums", reads=moves, key="account", by=["year"], aggregate={"cents": windows.sum("cents")})
     large = 2**62
-    first, second, third = (Move(account=1, cents=cents) for cents in (large, large, 7))
-    result = run(app, {moves: [first, second, CRASH, third]})
-    (row,) = result.rows(rollup)
-    assert (row.per, row.start, row.account, row.cents) == ("year", datetime(2024, 1, 1, tzinfo=UTC), 1, large + 7)
-    (failed,) = result.failed(rollup)
-    assert failed.offset == 1
+    first, second, third, fourth = (Move(account=1, cents=cents) for cents in (large, large, 7, -large))
+    for items, cents in (([first, second, CRASH, third], None), ([first, second, CRASH, third, fourth], large + 7)):
+        result = run(app, {moves: items}, batch_events=batch_events)
+        (row,) = result.rows(rollup)
+        assert (row.per, row.start, row.account, row.cents) == ("year", datetime(2024, 1, 1, tzinfo=UTC), 1, cents)
+        assert result.failed(rollup) == []
+
+
+class Payment(Event, time="at"):
+    at: datetime
+    account: str
+    amount: Decimal
+
+
+MOST, LEAST = Decimal("99999999999999999999"), Decimal("0.000000000000000001")
+
+
+@pytest.mark.parametrize("batch_events", [1, 1_000])
+@pytest.mark.parametrize(
+    ("amounts", "total"),
+    [
+        ([Decimal(10) ** 11, LEAST], Decimal("100000000000.000000000000000001")),
+        ([Decimal("12345678901.5"), Decimal("0.123456789012345678")], Decimal("12345678901.623456789012345678")),
+        ([MOST, Decimal(1)], None),
+        ([MOST, Decimal(1), Decimal(-1)], MOST),
+    ],
+    ids=["last digit", "all digits", "too large", "too large for a while"],
+)
+def test_a_sum_of_decimals_is_exact_and_null_while_it_does_not_fit(
+    amounts: list[Decimal], total: Decimal | None, batch_events: int
+) -> None:
+    """Whatever its sum, a bucket does not affect the rows of other buckets."""
+    app = App("bank")
+    payments = app.stream("payments", Payment)
+    aggregate: dict[str, Any] = {"total": windows.sum("amount"), "n": windows.count()}
+    rollup = app.rollup("sums", reads=payments, key="account", by=["hour"], aggregate=aggregate)
+    items = [Payment(at=moment("10:00:00"), account="a", amount=amount) for amount in amounts]
+    items.append(Payment(at=moment("11:00:00"), account="a", amount=Decimal(7)))
+    result = run(app, {payments: items}, batch_events=batch_events)
+    rows = [(row.start.hour, row.total, row.n) for row in result.rows(rollup)]
+    assert rows == [(10, total, len(amounts)), (11, 7, 1)]
+    assert (result.failed(rollup), result.emitted("sums.missed")) == ([], [])
+
+
+def test_a_summary_of_nothing_but_nulls_is_null() -> None:
+    median = windows.summary("amount", Kll, lambda seen: seen.quantile(0.5).value, float)
+    app, sales, rollup = shop(["minute"], {}, aggregate={"median": median})
+    given = [("10:00:00", None), ("10:01:00", 3.0), ("10:01:30", None)]
+    items = [Sale(at=moment(at), shop="a", amount=amount) for at, amount in given]
+    result = run(app, {sales: items})
+    assert [row.median for row in result.rows(rollup)] == [None, 3.0]
+    assert result.failed(rollup) == []
+
+
+@pytest.mark.parametrize("batch_events", [1, 1_000])
+def test_a_row_that_cannot_be_computed_is_missed_and_the_other_rows_are_told(batch_events: int) -> None:
+    def answer(seen: Kll) -> Any:
+        if seen.n == 2:
+            raise ValueError("two")
+        return "three" if seen.n == 3 else seen.n
+
+    aggregate = {"n": windows.summary("amount", Kll, answer, int)}
+    app, sales, rollup = shop(["minute", "hour"], {}, aggregate=aggregate)
+    given = [("10:00:00", 1.0), ("10:00:01", 1.0), ("11:00:00", 1.0), ("10:01:00", 1.0)]
+    items = [Sale(at=moment(at), shop="a", amount=amount) for at, amount in given]
+    result = run(app, {sales: items}, batch_events=batch_events)
+    assert result.failed(rollup) == []
+    rows = [(row.per, row.start, row.n) for row in result.rows(rollup)]
+    assert [row for row in rows if row[1] != moment("10:00:00")] == [
+        ("hour", moment("11:00:00"), 1),
+        ("minute", moment("10:01:00"), 1),
+        ("minute", moment("11:00:00"), 1),
+    ]
+    missed = {(miss.per, miss.error.split(":")[0]) for miss in result.emitted("sales.missed")}
+    assert missed >= {("minute", "ValueError"), ("hour", "ValidationError")}
+    assert {(miss.key, miss.reason, miss.at, miss.event) for miss in result.emitted("sales.missed")} == {
+        ("a", "failed", moment("10:00:00"), "")
+    }

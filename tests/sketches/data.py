@@ -35,6 +35,11 @@ ITEMS: dict[str, Callable[[Random, int], list[str]]] = {
     "uniform": lambda random, n: [f"item {random.randrange(n)}" for _ in range(n)],
     "skewed": lambda random, n: [f"item {int(random.paretovariate(0.6))}" for _ in range(n)],
     "all different": lambda random, n: [f"item {number}" for number in range(n)],
+    "digits": lambda random, n: [str(random.randrange(n)) for _ in range(n)],
+    "like integers": lambda random, n: [
+        random.choice(("{}", "0{}", " {} ", "+{}", "-{}", "1_{}", "\u0663{}")).format(random.randrange(n))
+        for _ in range(n)
+    ],
     "all the same": lambda random, n: ["item"] * n,
     "frequent ones first": lambda random, n: (
         [f"item {number * number * 40 // (n * n)}" for number in range(n // 2)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import tracemalloc
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -126,6 +127,38 @@ def test_an_item_goes_in_as_text_or_as_a_number_and_these_are_different() -> Non
         for item in ("1", 1, "1", 1):
             sketch.add(item)
         assert round(sketch.count().value) == 2
+    counts, seen = CountMin(), Bloom()
+    for item in ("1", "01", "01", 1, 1, 1):
+        counts.add(item)
+        seen.add(item)
+    assert [counts.count(item).value for item in ("1", "01", 1)] == [1, 2, 3]
+    assert {counts.count(item).value for item in (" 1", "+1", "-1", "1_0", "\u0661")} == {0}
+    assert [item in seen for item in ("1", "01", 1, " 1", "+1")] == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize("cls", [Hll, Theta, CountMin, Bloom])
+def test_an_item_that_a_hash_cannot_tell_from_others_is_refused(cls: Any) -> None:
+    for item in ((1 << 63) - 1, -(1 << 63)):
+        cls().add(item)
+    for item in (1 << 63, -(1 << 63) - 1, 1 << 128):
+        with pytest.raises(ValueError, match=f"{item} does not fit in 64 bits: convert it to a string"):
+            cls().add(item)
+    for other, name in ((1.5, "float"), (2.0, "float"), (b"a", "bytes"), (None, "NoneType")):
+        with pytest.raises(TypeError, match=f"items must be str or int, not {name}: convert them to strings"):
+            cls().add(other)
+
+
+def test_a_count_min_refuses_what_its_counters_cannot_hold() -> None:
+    full, other = CountMin(), CountMin()
+    full.add("a", (1 << 53) - 1)
+    full.add("a")
+    other.add("b")
+    assert full.count("a").value == 1 << 53
+    more: list[Callable[[], None]] = [lambda: full.add("a"), lambda: full.merge(other), lambda: other.merge(full)]
+    for call in more:
+        with pytest.raises(ValueError, match="a count-min sketch can be at most 9,007,199,254,740,992"):
+            call()
+    assert (full.total, full.count("a").value, other.total) == (1 << 53, 1 << 53, 1)
 
 
 def answers(sketch: Any) -> list[Estimate]:
@@ -267,6 +300,7 @@ BAD: list[tuple[Any, str]] = [
     (lambda: TopK().add("a" * 1_025), "an item can be at most 1024 bytes long, but this one is 1025"),
     (lambda: TopK(of=int).add(1 << 63), "9223372036854775808 does not fit in 64 bits"),
     (lambda: Kll().add(float("nan")), "NaN cannot be added, because it has no rank"),
+    (lambda: Kll().add("nan"), "NaN cannot be added, because it has no rank"),  # type: ignore[arg-type]
     (lambda: TDigest().add(float("inf")), "a t-digest cannot contain inf"),
     (lambda: Kll().quantile(1.5), "a rank must be from 0 to 1, not 1.5"),
     (lambda: Bloom(10).merge(Bloom(20)), "two filters can be merged only if they have the same parameters"),

@@ -104,6 +104,23 @@ def test_an_item_that_a_sketch_refuses_fails_its_event_only() -> None:
     assert result.states(pages)["p0"].visits == 2
 
 
+def test_an_integer_outside_64_bits_fails_its_event_and_is_not_counted_as_another_item() -> None:
+    """Like `UUID.int`. Both were one item before: they are the same float."""
+    ids = {2: 1 << 127, 4: (1 << 127) + 1, 6: 7}
+    site = App("ids")
+    stream = site.stream("visits", Visit, key="page")
+
+    @site.handler("people", reads=stream, key="page", state=Page)
+    def people(page: Page, visit: Visit, ctx: Context) -> None:
+        page.people.add(ids[int(visit.visit_id)])
+
+    result = run(site, {stream: [visit(number) for number in ids]})
+    assert [failure.error for failure in result.failed(people)] == [
+        f"ValueError: {ids[number]} does not fit in 64 bits: convert it to a string" for number in (2, 4)
+    ]
+    assert round(result.states(people)["p0"].people.count().value) == 1
+
+
 def test_the_digest_covers_what_is_in_a_sketch() -> None:
     codec, one, other = Codec(Page), Page(), Page()
     one.people.add("a")

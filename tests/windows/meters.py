@@ -14,7 +14,7 @@ from penstock.windows.shapes import Counted, Hybrid, Session, Shape, Timed
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 END = [tick(timedelta(hours=1)), tick(timedelta(hours=50))]
-"""Time enough for every window to close, and for every key to be forgotten."""
+"""Time enough for every window to close, but not for its row to be removed."""
 
 
 class Reading(Event, time="at"):
@@ -37,7 +37,7 @@ def window(over: Any, late: timedelta | None = None, **options: Any) -> tuple[Ap
     app = App("meters")
     stream = app.stream("readings", Reading, key="meter", late_after=late)
     aggregate = {"n": windows.count(), "total": windows.sum("watts")}
-    given: dict[str, Any] = {"key": "meter", "aggregate": aggregate, "keep": timedelta(hours=24), **options}
+    given: dict[str, Any] = {"key": "meter", "aggregate": aggregate, "keep": timedelta(days=365), **options}
     return app, app.window("used", reads=stream, over=over, **given)
 
 

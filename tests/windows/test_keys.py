@@ -50,7 +50,7 @@ def zoned(event: Reading) -> Zoned:
 def zones(over: Any, **options: Any) -> tuple[App, Any]:
     app = App("zones")
     stream = app.stream("readings", Zoned, key="meter", late_after=seconds(LATE_S))
-    chosen: dict[str, Any] = {"key": KEY, "aggregate": {"n": windows.count()}, "keep": seconds(90_000), **options}
+    chosen: dict[str, Any] = {"key": KEY, "aggregate": {"n": windows.count()}, "keep": seconds(365 * 86_400), **options}
     return app, app.window("used", reads=stream, over=over, **chosen)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from penstock import App, Event, windows
 from penstock.handlers import machine
 from penstock.sketches import Hll
 from penstock.testing import STEP, run, tick
-from tests.windows.meters import END, place, reading, rows_of, seconds, seconds_to, window, window_rows
+from tests.windows.meters import END, Reading, place, reading, rows_of, seconds, seconds_to, window, window_rows
 
 CLOSED: list[tuple[str, Any, list[int], list[tuple[Any, int, int]]]] = [
     (
@@ -137,7 +137,7 @@ def test_windows_are_counted_on_until_their_key_is_forgotten_and_then_from_one_a
     assert before == ([3] if latest else [1, 2, 3])
     items += [tick(timedelta(hours=2)), *(reading(90_000 + second, 7) for second in range(size))]
     result = run(app, {"readings": items})
-    assert [row.number for row in result.emitted(view_handler) if row.closed] == [1, 2, 3, 1]
+    assert [row.number for row in result.emitted(view_handler) if getattr(row, "closed", False)] == [1, 2, 3, 1]
     assert [(row.number, row.total) for row in result.rows(view_handler)][:1] == [(1, 7 * size)]
     assert len(result.rows(view_handler)) == len(before)
 
@@ -310,6 +310,66 @@ def test_a_sketch_is_an_aggregate(batch: int) -> None:
     assert [(place(row), row.different) for row in result.rows(view_handler)] == [
         ((-10, 10), 5), ((0, 20), 7), ((10, 30), 7), ((20, 40), 5),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("late", [None, seconds(15)])
+@pytest.mark.parametrize("trigger", [windows.on_change, windows.on_close, windows.every(seconds(3))])
+@pytest.mark.parametrize("latest", [False, True])
+@pytest.mark.parametrize("year", [1, 9999])
+def test_an_event_whose_windows_cannot_all_be_represented_fails_alone(
+    year: int, latest: bool, trigger: Any, late: Any
+) -> None:
+    over = windows.sliding(seconds(30), every=seconds(10))
+    app, view_handler = window(over, late, latest=latest, trigger=trigger)
+    time = (datetime.min if year == 1 else datetime.max).replace(tzinfo=UTC)
+    usual, bad, end = [reading(second) for second in range(0, 100, 7)], Reading(at=time, meter="a"), tick(seconds(600))
+    expected = run(app, {"readings": [*usual, end]})
+    assert expected.rows(view_handler) or latest
+    for given in ([bad, *usual], [usual[0], bad, *usual[1:]], [*usual, bad]):
+        result = run(app, {"readings": [*given, end]}, batch_events=1)
+        assert [failure.error for failure in result.failed(view_handler)] == [
+            f"ValueError: {time.isoformat()} is too close to the year 1 or the year 10000 for windows of this size"
+        ]
+        assert (window_rows(result), result.emitted("used.late")) == (window_rows(expected), [])
+
+
+@pytest.mark.parametrize("year", [1, 9999])
+def test_an_event_whose_windows_can_just_be_represented_is_counted(year: int) -> None:
+    over = windows.sliding(seconds(30), every=seconds(10))
+    app, view_handler = window(over, trigger=windows.on_close)
+    time = datetime(1, 1, 1, 0, 0, 20, tzinfo=UTC) if year == 1 else datetime(9999, 12, 31, 23, 59, 19, tzinfo=UTC)
+    result = run(app, {"readings": [Reading(at=time, meter="a"), tick(seconds(600))]})
+    assert result.failed(view_handler) == []
+    assert [row.n for row in result.rows(view_handler)] == [1, 1, 1]
+
+
+def test_a_session_in_the_year_1_continues() -> None:
+    app, view_handler = window(windows.session(seconds(5)))
+    times = [datetime.min.replace(tzinfo=UTC) + seconds(number) for number in (0, 1, 6)]
+    result = run(app, {"readings": [*(Reading(at=time, meter="a") for time in times), tick(seconds(600))]})
+    assert result.failed(view_handler) == []
+    assert [row.n for row in result.rows(view_handler)] == [3]
+
+
+class Shifted(Hll):
+    """A sketch of numbers that are multiplied by 2^62 first, so it refuses 2 and more."""
+
+    def add(self, item: Any) -> None:
+        super().add(item << 62)
+
+
+@pytest.mark.parametrize("over", [windows.tumbling(seconds(10)), windows.tumbling(2), windows.session(seconds(9))])
+def test_an_event_that_a_sketch_refuses_is_reported_and_in_no_window(over: Any) -> None:
+    aggregate = {
+        "n": windows.count(),
+        "different": windows.summary("number", Shifted, lambda kept: kept.count().value, float),
+    }
+    app, view_handler = window(over, aggregate=aggregate)
+    result = run(app, {"readings": [reading(second, number=second) for second in range(4)]})
+    assert [failure.error for failure in result.failed(view_handler)] == [
+        f"ValueError: {number << 62} does not fit in 64 bits: convert it to a string" for number in (2, 3)
+    ]
+    assert [(row.n, round(row.different)) for row in result.rows(view_handler)] == [(2, 2)]
 
 
 def test_what_is_kept_of_a_sliding_window_is_one_sum_a_slide() -> None:

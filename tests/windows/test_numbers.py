@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
 from itertools import permutations
 from math import inf, isnan, nan
@@ -13,8 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import App, Event, windows
-from penstock.testing import Result, run
-from penstock.windows.shapes import Shape
+from penstock.sketches import Hll, Kll
+from penstock.testing import Result, run, tick
+from penstock.windows.aggregates import time_order
+from penstock.windows.clock import EPOCH
+from penstock.windows.shapes import Counted, Shape
 from tests.windows.meters import BEGIN, END, Reading, expected, place, reading, seconds, window
 
 LARGE, EXACT = 2**62, Context(prec=80)
@@ -52,6 +55,44 @@ def test_a_sum_that_is_too_large_is_null_and_later_windows_are_right_again(over:
     assert {place(row): row.total for row in result.rows(view_handler) if getattr(row, "closed", True)} == totals
 
 
+NEAR = timedelta(seconds=2**33)
+TIMES = st.datetimes(timezones=st.just(UTC)) | st.builds(
+    lambda edge, off: edge + timedelta(microseconds=off),
+    st.sampled_from([EPOCH - NEAR, EPOCH, EPOCH + NEAR, BEGIN]),
+    st.integers(-3, 3),
+)
+
+
+@settings(max_examples=500)
+@given(TIMES, TIMES | st.integers(-2, 2))
+def test_the_stored_order_of_two_times_is_that_of_the_times(one: datetime, given: datetime | int) -> None:
+    try:
+        other = one + timedelta(microseconds=given) if isinstance(given, int) else given
+    except OverflowError:
+        return
+    orders = time_order(one), time_order(other)
+    assert (orders[0] < orders[1], orders[0] == orders[1]) == (one < other, one == other)
+    if abs(one - EPOCH) < NEAR:
+        assert orders[0] == one.timestamp(), "stored state has this"
+
+
+@pytest.mark.parametrize("batch_events", [1, 1_000])
+@pytest.mark.parametrize("over", [shape for shape in SHAPES if not isinstance(shape, Counted)], ids=str)
+@pytest.mark.parametrize("year", [2, 1600, 2026, 2300, 9000])
+def test_events_a_microsecond_apart_are_in_order_in_every_year(year: int, over: Any, batch_events: int) -> None:
+    begin = datetime(year, 1, 1, 12, tzinfo=UTC)
+    events = [Reading(at=begin + timedelta(microseconds=number), meter="a", watts=number) for number in (3, 1, 2, 0)]
+    edges: dict[str, Any] = {"first": windows.first("watts"), "last": windows.last("watts")}
+    for aggregate in (edges, edges | {"all": windows.collect("watts")}):
+        app, view_handler = window(over, seconds(100), aggregate=aggregate)
+        rollup = app.rollup("rolled", reads=app.streams[0], key="meter", by=["day"], aggregate=aggregate)
+        result = run(app, {"readings": [*events, tick(seconds(200))]}, batch_events=batch_events)
+        for rows in (result.rows(view_handler), result.rows(rollup)):
+            whole = [row for row in rows if row.last == 3]
+            assert whole
+            assert all((row.first, getattr(row, "all", [0, 1, 2, 3])) == (0, [0, 1, 2, 3]) for row in whole)
+
+
 @pytest.mark.parametrize("aggregate", [SUM, LISTED], ids=["packed", "listed"])
 @pytest.mark.parametrize("over", SHAPES, ids=str)
 @settings(deadline=None, max_examples=40)
@@ -82,7 +123,7 @@ def paid(over: Any, aggregate: dict[str, Any], field: str, values: list[Any]) ->
     """Run windows over payments that are a second apart; each event is a batch."""
     app = App("bank")
     stream = app.stream("payments", Payment, key="account")
-    app.window("paid", reads=stream, key="account", over=over, aggregate=aggregate, keep=timedelta(hours=1))
+    app.window("paid", reads=stream, key="account", over=over, aggregate=aggregate, keep=timedelta(days=365))
     payments = [{"at": BEGIN + seconds(number), field: value} for number, value in enumerate(values)]
     result = run(app, {stream: [*(Payment(account="a", **payment) for payment in payments), *END]}, batch_events=1)
     assert result.failed("paid") == []
@@ -127,3 +168,19 @@ def test_values_too_far_apart_for_a_deviation_fail_nothing() -> None:
     rows = paid(windows.tumbling(2), aggregate, "share", [-1e308, 1e308, inf, 1.0, 1.0, 3.0]).rows("paid")
     assert [isnan(row.spread) and isnan(row.squared) for row in rows] == [True, True, False]
     assert (rows[2].squared, rows[2].mean) == (2.0, 2.0)
+
+
+@pytest.mark.parametrize("batch_events", [1, 1_000])
+@pytest.mark.parametrize("over", [windows.tumbling(seconds(10)), windows.sliding(seconds(20), every=seconds(10))])
+def test_a_summary_of_nothing_but_nulls_is_null_and_later_windows_are_told(over: Any, batch_events: int) -> None:
+    aggregate = {
+        "median": windows.summary("watts", Kll, lambda sketch: sketch.quantile(0.5).value, float),
+        "different": windows.summary("watts", Hll, lambda sketch: round(sketch.count().value), int),
+    }
+    app, view_handler = window(over, aggregate=aggregate, trigger=windows.on_close)
+    items = [reading(0, None), reading(60, 5), reading(61, None), reading(120, None), reading(181, 7), *END]
+    result = run(app, {"readings": items}, batch_events=batch_events)
+    assert (result.failed(view_handler), result.emitted("used.late")) == ([], [])
+    rows = {row.window.end - timedelta(seconds=10): (row.median, row.different) for row in result.rows(view_handler)}
+    expected = [(0, (None, None)), (60, (5.0, 1)), (120, (None, None)), (180, (7.0, 1))]
+    assert [(at, rows[BEGIN + seconds(at)]) for at, _ in expected] == expected

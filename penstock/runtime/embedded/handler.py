@@ -9,6 +9,7 @@ from penstock.core.contracts import LedgerEntry, Log, Output
 from penstock.core.cursor import source_positions
 from penstock.core.event_shape import EventShape
 from penstock.core.failpoints import reach
+from penstock.core.shapes import DECLARED, Shape
 from penstock.core.times import to_micros
 from penstock.handlers.contracts import (
     ChangedRows,
@@ -21,7 +22,7 @@ from penstock.handlers.contracts import (
 )
 from penstock.runtime.embedded.directory import DataDirectory
 from penstock.runtime.storage import OpenHandler
-from penstock.store import Done, HandlerLedger, ShardFiles, StoredView
+from penstock.store import Done, HandlerLedger, ShardFiles, StoredView, ViewTable
 
 PARTS_MAX = 1 << 20
 """Maximum number of appends that one batch can make to one partition of a stream."""
@@ -104,8 +105,7 @@ def replace_state(handler: EmbeddedHandler, open_shard: OpenShard, replacement: 
     handled, shards = handler.handled, dict[int, HandledShard]()
     handler.ledger.require_whole()
     if replacement.rows is not None:
-        assert handler.table is not None
-        handler.table.replace(replacement.rows)
+        _view_table(handler).replace(replacement.rows, windows_expire=not _removes_rows(replacement.shape))
         reach("renewal.after_rows")
     version, position = handled.next_id - 1, source_positions(handled.end)
     for number, shard in replacement.shards.items():
@@ -133,7 +133,19 @@ def _append_handler_output(handler: str, batch_id: int, output: StreamOutput, lo
 def _change_view(handler: EmbeddedHandler, entry: LedgerEntry, rows: ChangedRows) -> int:
     """Write a view handler's changed rows under the batch's number, and return the view's version. If the view already
     contains the batch, because of a crash before the ledger entry, nothing changes."""
-    assert handler.table is not None
+    table = _view_table(handler)
     output = Output(entry.batch_id, entry.start, entry.end, entry.epoch, rows.upserts, rows.deletes)
-    handler.table.commit(output)
-    return handler.table.version
+    table.commit(output, windows_expire=not _removes_rows(handler.handled.shape))
+    return table.version
+
+
+def _view_table(handler: EmbeddedHandler) -> ViewTable:
+    """Return the file of a view handler's view."""
+    assert isinstance(handler.table, ViewTable)
+    return handler.table
+
+
+def _removes_rows(state: Shape) -> bool:
+    """Return whether a view handler with this state deletes the rows of windows itself, each when `keep` has passed in
+    the time of its key: `app.window` does, whose state is generated from its declaration."""
+    return DECLARED in state.fields
