@@ -125,7 +125,7 @@ class _Session:
         self._caller = caller
         self._client = client
         self._turn = stream_ingress.turn(caller.name)
-        self._producer = None if producer is None else caller.scoped(producer)
+        self._producer = producer
         self._receive = receive
         self._send = send
         self._last: int | None = None
@@ -217,7 +217,8 @@ class _Session:
             self._pending.append(_Pending(seq, taken, kept, errors_of(decoded)))
 
     def _key(self, seq: int) -> str | None:
-        return None if self._producer is None else f"{self._producer}/{seq}"
+        """Return the key of a message's events, which an `Idempotency-Key` of `PRODUCER/SEQ` gives them too."""
+        return None if self._producer is None else self._caller.scoped(f"{self._producer}/{seq}")
 
     def _parsed_message(self, raw: bytes) -> Published:
         try:

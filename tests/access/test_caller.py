@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.access import ANYONE, CALLER, Caller, Grants, caller_of
-from penstock.core.access.caller import BURST_S, Bucket
+from penstock.core.access.caller import BURST_S, SCOPED_BYTES_MAX, Bucket
 from penstock.core.access.grants import ALL, grants
 from penstock.core.errors import Forbidden, RateLimited, Unauthorized
 from tests.clocks import until
@@ -137,6 +138,17 @@ def test_the_same_word_of_two_callers_is_two_words(one: tuple[str, str], other: 
 def test_callers_with_slashes_in_their_names_do_not_meet() -> None:
     assert Caller("token:a", Grants()).scoped("b/c") != Caller("token:a/b", Grants()).scoped("c")
     assert Caller("", Grants()).scoped("k") == "k"
+
+
+def test_a_long_key_is_hashed_because_the_id_of_each_event_contains_it() -> None:
+    nobody, ann, long = Caller("", Grants()), Caller("key:ann", Grants()), "k" * SCOPED_BYTES_MAX
+    assert nobody.scoped(long) == long, "a key that fits keeps its form"
+    assert nobody.scoped("é" * 32) == "é" * 32
+    others = [nobody.scoped(long + "k"), nobody.scoped("é" * 33), ann.scoped(long), ann.scoped(long + "k")]
+    assert all(re.fullmatch("hash:[0-9a-f]{32}", key) for key in others)
+    assert len(set(others)) == len(others)
+    assert ann.scoped(long) == Caller("key:ann", Grants()).scoped(long)
+    assert len(Caller("token:" + "x" * 1_000, Grants()).scoped("k")) <= SCOPED_BYTES_MAX
 
 
 @in_loop

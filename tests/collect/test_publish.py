@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
+import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
@@ -139,6 +140,34 @@ def test_a_producer_that_sends_again_on_another_connection_is_known(served: Serv
         say(connection, 0, {"reading": 0})
         assert until_acknowledged(connection, 0)[-1]["accepted"] == 1
     assert len(served.log.events("raw")) == 4
+
+
+def posted(served: Served, lines: bytes, key: bytes) -> dict[str, Any]:
+    """Send lines to `raw` by POST, under an idempotency key, and return the receipt."""
+    headers = {b"Content-Type": b"application/x-ndjson", b"Idempotency-Key": key}
+    url = f"http://127.0.0.1:{served.port}/v1/streams/raw"
+    return dict(httpx.post(url, content=lines, headers=headers, trust_env=False).raise_for_status().json())
+
+
+@pytest.mark.parametrize("producer", ["meter-7", "x" * 100])
+def test_a_message_is_known_when_it_is_repeated_by_post(served: Served, producer: str) -> None:
+    """The name of its producer can be short, or so long that it is hashed."""
+    with publishing(served, "raw", f"?producer={producer}") as connection:
+        say(connection, 7, {"reading": 1})
+        assert until_acknowledged(connection, 7)[-1]["accepted"] == 1
+    receipt = posted(served, b"1", f"{producer}/7".encode())
+    assert (receipt["accepted"], receipt["duplicates"]) == (0, 1)
+
+
+def test_a_long_name_of_a_request_is_not_stored_with_each_of_its_events(served: Served) -> None:
+    """Otherwise, a name that is sent once takes as much space as it has characters, times the number of events."""
+    assert posted(served, b"1\n" * 1_000, b"\xe9" * 255)["accepted"] == 1_000
+    with publishing(served, "raw", f"?producer={'x' * 100}") as connection:
+        say(connection, 10**1000, {"reading": 1})
+        assert until_acknowledged(connection, 10**1000)[-1]["accepted"] == 1
+    stored = [row["_id"] for row in served.log.events("raw")]
+    assert len(set(stored)) == 1_001
+    assert max(len(name.encode()) for name in stored) < 70
 
 
 @pytest.mark.parametrize(

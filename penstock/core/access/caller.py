@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequen
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from hashlib import blake2b
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -21,6 +22,9 @@ CALLER = "penstock.caller"
 """Key of the caller in a request's ASGI scope."""
 BURST_S = 2.0
 """Number of seconds of unused rate that a caller can save up and use at once."""
+SCOPED_BYTES_MAX = 64
+"""Maximum length of a request's key, including the caller's name, that is stored as it is. It is stored with each event
+of the request, so that a longer key would let a small request fill the disk."""
 
 
 class Bucket:
@@ -220,9 +224,17 @@ class Caller:
             self._bucket.take(count)
 
     def scoped(self, key: str) -> str:
-        """Return a key in the caller's namespace, so that different callers can use the same key. The caller's name is
-        quoted, because a `/` in it would make the boundary between name and key ambiguous."""
-        return f"{quote(self.name, safe=':@')}/{key}" if self.name else key
+        """Return a request's key in the caller's namespace, so that different callers can use the same key.
+
+        The caller's name is quoted, because a `/` in it would make the boundary between name and key ambiguous. The
+        result is a hash if it would be longer than `SCOPED_BYTES_MAX`. No scoped name of another caller looks like a
+        hash, because each caller's name begins with its kind, as in `key:ann`.
+        """
+        scoped = f"{quote(self.name, safe=':@')}/{key}" if self.name else key
+        encoded = scoped.encode()
+        if len(encoded) <= SCOPED_BYTES_MAX:
+            return scoped
+        return f"hash:{blake2b(encoded, digest_size=16).hexdigest()}"
 
     def limit(self, until: float) -> None:
         """Set the time at which the caller loses all permissions and its connections are closed."""
