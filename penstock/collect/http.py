@@ -101,7 +101,7 @@ class PostEndpoint:
             key = None if key is None else caller.scoped(key)
             apart = scope.get("state", {}).get(APART, False)
             receipt = await stream_ingress.post(
-                body, lines=lines, durable=wish.durable, key=key, apart=apart, admit=admit
+                body, lines=lines, durable=wish.durable, key=key, who=caller.name, apart=apart, admit=admit
             )
             taken = receipt.accepted + receipt.duplicates + receipt.rejected + (receipt.shed or 0)
             caller.settle(reserved, taken)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 from penstock.app.declared import REJECTED_SUFFIX, Stream
@@ -29,6 +28,7 @@ from penstock.core.errors import DeclarationError, NotFound, PenstockError, Stop
 from penstock.core.event_shape import event_spec
 from penstock.core.schema import Rejected
 from penstock.core.settings import Settings
+from penstock.http.body_threads import BodyThreads
 
 
 class Ingress:
@@ -60,7 +60,7 @@ class Ingress:
         self._clock = clock
         self._hooks = Hooks(on_commit, on_fatal)
         self._signer = signer or AckSigner()
-        self.threads = ThreadPoolExecutor(1, "penstock-bodies")
+        self.threads = BodyThreads(max(settings.pending_bytes_max, settings.body_bytes_max))
         self._closing = False
         self.broken: dict[str, PenstockError] = {}
         self._stream_ingresses: dict[str, StreamIngress] = {}
@@ -185,7 +185,7 @@ class Ingress:
         main = WriteTarget(stream.name, stream.event, stream.key, stream.partitions or chosen.partitions, self._signer)
         dead = WriteTarget(stream.name + REJECTED_SUFFIX, Rejected, None, 1, self._signer)
         group_commits = self._group_commit(main, stream.shed), self._group_commit(dead)
-        return StreamIngress(stream.name, decoder, *group_commits, self.threads, chosen.pending_bytes_max)
+        return StreamIngress(stream.name, decoder, *group_commits, self.threads)
 
     def _group_commit(self, target: WriteTarget, shed: Shed | None = None) -> GroupCommit:
         unique_ids = self._settings.dedupe_ids_max if target.event is not Rejected else 0

@@ -202,7 +202,7 @@ class _Session:
         async with self._turn:
             await self._wait_for_rate()
             self._caller.spend(1)
-            decoded = await self._stream_ingress.decode(body)
+            decoded = await self._stream_ingress.decode(body, who=self._caller.name)
             self._caller.settle(1, len(decoded.events) + len(decoded.rejections))
             kept = taken = None
             if decoded.rejections:

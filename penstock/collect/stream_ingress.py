@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -14,8 +13,9 @@ import msgspec
 from penstock.collect.audit import ONE_WAY, POST
 from penstock.collect.decode import BodyDecoder, Decoded, RejectedEvent
 from penstock.collect.group_commit import GroupCommit, IngressReceipt, IngressRequest
-from penstock.core.errors import InvalidEvents, MalformedBody, Overloaded
+from penstock.core.errors import InvalidEvents, MalformedBody
 from penstock.core.schema import Rejected
+from penstock.http.body_threads import BodyThreads
 
 ERRORS_MAX = 100
 """Maximum number of rejections listed in a response; the dead letters contain all of them."""
@@ -33,17 +33,13 @@ class StreamIngress:
         decoder: BodyDecoder,
         group_commit: GroupCommit,
         dead_letters: GroupCommit,
-        threads: Executor,
-        large_bytes_max: int,
+        threads: BodyThreads,
     ) -> None:
-        """Refuses large bodies while more than `large_bytes_max` bytes are waiting to be decoded in `threads`."""
         self.stream = stream
         self.decoder = decoder
         self.group_commit = group_commit
         self.dead_letters = dead_letters
         self._threads = threads
-        self._large_bytes_max = large_bytes_max
-        self._large_bytes = 0
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def turn(self, who: str) -> asyncio.Lock:
@@ -58,19 +54,20 @@ class StreamIngress:
         lines: bool,
         durable: bool,
         key: str | None = None,
+        who: str = "",
         apart: bool = False,
         admit: Callable[[int], None] = lambda count: None,
     ) -> IngressReceipt:
         """Accept one request body. With `durable`, returns when its events and dead letters are durable; otherwise at
         once.
 
-        `key` identifies the request, as in `IngressRequest`. `apart` means that `decode_whole` has already failed for
-        the body. `admit` is called with the number of events before any of
-        them is accepted, and can raise an error to refuse them. Raises `InvalidEvents` if every event was rejected and
+        `key` identifies the request, as in `IngressRequest`. `who` is the caller's name. `apart` means that
+        `decode_whole` has already failed for the body. `admit` is called with the number of events before any of them
+        is accepted, and can raise an error to refuse them. Raises `InvalidEvents` if every event was rejected and
         `MalformedBody` if the body is not JSON, both after the dead letters are stored; `TooLarge` for too many events;
         `Busy` or `StorageError` if nothing could be written.
         """
-        decoded = await self.decode(body, lines=lines, apart=apart)
+        decoded = await self.decode(body, who=who, lines=lines, apart=apart)
         admit(len(decoded.events) + len(decoded.rejections))
         if decoded.rejections:
             return await self._post_partly(decoded, len(body), durable, key)
@@ -78,30 +75,22 @@ class StreamIngress:
         receipt = self.group_commit.offer(request)
         return await receipt if durable else _one_way_receipt(request)
 
-    async def decode(self, body: bytes, *, lines: bool = False, apart: bool = False) -> Decoded:
-        """Decode a body; a large body, or one with invalid events, is decoded in a thread. If `apart`, its events are
-        known not to decode as a whole. Raises `TooLarge`, or `Overloaded` if too many bytes are waiting."""
+    async def decode(self, body: bytes, *, who: str = "", lines: bool = False, apart: bool = False) -> Decoded:
+        """Decode a body; a large body, or one with invalid events, is decoded in a thread, when it is the turn of the
+        caller `who`. If `apart`, its events are known not to decode as a whole. Raises `TooLarge`, or `Overloaded` if
+        too many bytes are waiting."""
         if len(body) > LARGE_BODY_BYTES:
-            return await self._decode_in_thread(self.decoder.decode, body, lines)
+            return await self._threads.run(who, len(body), partial(self.decoder.decode, body, lines=lines))
         decoded = None if apart else self.decoder.decode_whole(body, lines=lines)
         if decoded is not None:
             return decoded
-        return await self._decode_in_thread(self.decoder.decode_apart, body, lines)
+        return await self._threads.run(who, len(body), partial(self.decoder.decode_apart, body, lines=lines))
 
     def count_rejected(self, count: int, source: str) -> None:
         """Count the stream's events that have become dead letters."""
         tally = self.group_commit.audit.of(source)
         tally.received += count
         tally.rejected += count
-
-    async def _decode_in_thread(self, decode: Callable[..., Decoded], body: bytes, lines: bool) -> Decoded:
-        if self._large_bytes and self._large_bytes + len(body) > self._large_bytes_max:
-            raise Overloaded(f"{self._large_bytes} bytes of large requests are waiting to be decoded", retry_after_s=1)
-        self._large_bytes += len(body)
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, partial(decode, body, lines=lines))
-        finally:
-            self._large_bytes -= len(body)
 
     async def _post_partly(self, decoded: Decoded, size: int, durable: bool, key: str | None) -> IngressReceipt:
         """Accept a body with rejected events.

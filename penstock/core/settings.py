@@ -42,7 +42,8 @@ class Settings:
         64 * MIB,
         "bytes",
         "maximum number of bytes per stream that are waiting to be written to disk; further requests get 429; also "
-        "the limit for all incomplete request bodies and WebSocket messages; one caller can use half of it",
+        "the limit for all incomplete request bodies and WebSocket messages, and for those waiting to be decoded in a "
+        "thread; one caller can use half of it",
     )
     lag_events_max: int = _setting(
         0,

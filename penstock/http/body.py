@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, MutableMapping
-from concurrent.futures import Executor
+from functools import partial
 from typing import Any
 
 from penstock.core.errors import MalformedBody, Overloaded, PenstockError, TooLarge, UnsupportedMedia
+from penstock.http.body_threads import BodyThreads
 from penstock.http.pending import PendingBytes
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -39,7 +39,7 @@ class BodyReader:
     """Reads bodies of up to `bytes_max` bytes. Bodies that are unfinished or still compressed are counted in
     `pending`."""
 
-    def __init__(self, bytes_max: int, pending: PendingBytes, threads: Executor) -> None:
+    def __init__(self, bytes_max: int, pending: PendingBytes, threads: BodyThreads) -> None:
         self._threads = threads
         self._bytes_max = bytes_max
         self._pending = pending
@@ -74,11 +74,11 @@ class BodyReader:
         return body
 
     async def _unzipped(self, body: bytes, who: str) -> bytes:
-        """Decompress a request body in one of the threads. A body waiting for a thread counts as unfinished."""
+        """Decompress a request body in the thread. A body that waits for its turn counts as unfinished."""
         self._pending.count(who, len(body))
         try:
             self._require_room(len(body), who)
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._decompressed, body)
+            return await self._threads.run(who, len(body), partial(self._decompressed, body))
         finally:
             self._pending.count(who, -len(body))
 

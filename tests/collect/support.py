@@ -16,7 +16,7 @@ import msgspec
 from penstock.app.app import App
 from penstock.collect.http import PostEndpoint
 from penstock.collect.ingress import Ingress
-from penstock.core.access import ANYONE, CALLER
+from penstock.core.access import ANYONE, CALLER, Caller
 from penstock.core.contracts import AdmissionLog, Source, SourceStatus
 from penstock.core.cursor import AckSigner
 from penstock.core.errors import PenstockError
@@ -125,6 +125,7 @@ async def post(
     content: bytes | Iterable[bytes | None],
     *,
     query: bytes = b"",
+    caller: Caller = ANYONE,
     **headers: str,
 ) -> Answer | None:
     """Send one request directly to the ASGI callable, part by part; at None the client disconnects."""
@@ -148,7 +149,7 @@ async def post(
         "path": f"/v1/streams/{stream}",
         "query_string": query,
         "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
-        CALLER: ANYONE,
+        CALLER: caller,
     }
     await asyncio.wait_for(endpoint(scope, receive, send), DEADLINE_S)
     if not sent:

@@ -7,12 +7,13 @@ import gzip
 import os
 import threading
 from collections.abc import AsyncIterator, MutableMapping
-from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from penstock.core.errors import Overloaded
 from penstock.http.body import BodyReader, Unfinished
+from penstock.http.body_threads import BodyThreads
 from penstock.http.pending import PendingBytes
 from tests.clocks import until
 from tests.collect.support import in_loop
@@ -28,8 +29,7 @@ async def test_gzip_bodies_that_wait_for_a_thread_are_counted() -> None:
     async def receive() -> MutableMapping[str, Any]:
         return {"type": "http.request", "body": body}
 
-    with ThreadPoolExecutor(1) as threads:
-        threads.submit(busy.wait, 60)
+    async with busy_threads(busy) as threads:
         reader = BodyReader(8 * MIB, PendingBytes(3 * MIB), threads)
         tasks = [asyncio.create_task(reader.read(receive, b"gzip")) for _ in range(6)]
         try:
@@ -40,6 +40,20 @@ async def test_gzip_bodies_that_wait_for_a_thread_are_counted() -> None:
             busy.set()
         assert [len(task.result()) for task in tasks if not await refusal(task)] == [MIB, MIB]
         assert len(await reader.read(receive, b"gzip")) == MIB
+
+
+@asynccontextmanager
+async def busy_threads(busy: threading.Event) -> AsyncIterator[BodyThreads]:
+    """The thread for bodies, which another caller's body occupies until the event is set."""
+    threads = BodyThreads(64 * MIB)
+    task = asyncio.create_task(threads.run("key:other", 0, partial(busy.wait, 60)))
+    await asyncio.sleep(0)
+    try:
+        yield threads
+    finally:
+        busy.set()
+        await task
+        threads.shutdown()
 
 
 async def refusal(task: asyncio.Task[bytes]) -> BaseException | None:
@@ -84,7 +98,7 @@ async def refused(reader: BodyReader, *bodies: tuple[str, int]) -> list[bool]:
 
 @in_loop
 async def test_one_caller_has_half_of_the_room_for_unfinished_bodies_at_most() -> None:
-    reader = BodyReader(8 * MIB, PendingBytes(4 * MIB), no_threads())
+    reader = BodyReader(8 * MIB, PendingBytes(4 * MIB), BodyThreads(0))
     sent = [("key:ann", MIB), ("key:ann", MIB), ("key:ann", 1), ("key:bob", MIB), ("key:bob", MIB), ("key:cid", 1)]
     assert await refused(reader, *sent) == [False, False, True, False, False, True]
     assert await refused(reader, *sent[:2]) == [False, False], "what is given up is counted no more"
@@ -93,13 +107,13 @@ async def test_one_caller_has_half_of_the_room_for_unfinished_bodies_at_most() -
 @in_loop
 async def test_a_caller_may_always_send_one_body() -> None:
     """This holds although it is larger than half of the room."""
-    reader = BodyReader(8 * MIB, PendingBytes(4 * MIB), no_threads())
+    reader = BodyReader(8 * MIB, PendingBytes(4 * MIB), BodyThreads(0))
     assert await refused(reader, ("key:ann", 3 * MIB), ("key:ann", 1), ("key:bob", MIB)) == [False, True, False]
 
 
 @in_loop
 async def test_where_nobody_is_asked_who_they_are_there_are_no_shares() -> None:
-    reader = BodyReader(8 * MIB, PendingBytes(4 * MIB), no_threads())
+    reader = BodyReader(8 * MIB, PendingBytes(4 * MIB), BodyThreads(0))
     assert await refused(reader, ("", 3 * MIB), ("", MIB), ("", 1)) == [False, False, True]
 
 
@@ -110,8 +124,7 @@ async def test_gzip_bodies_that_wait_for_a_thread_count_for_their_caller() -> No
     async def receive() -> MutableMapping[str, Any]:
         return {"type": "http.request", "body": body}
 
-    with ThreadPoolExecutor(1) as threads:
-        threads.submit(busy.wait, 60)
+    async with busy_threads(busy) as threads:
         reader = BodyReader(8 * MIB, PendingBytes(5 * MIB), threads)
         tasks = [asyncio.create_task(reader.read(receive, b"gzip", who)) for who in ("ann", "ann", "ann", "bob")]
         try:
@@ -120,8 +133,3 @@ async def test_gzip_bodies_that_wait_for_a_thread_count_for_their_caller() -> No
         finally:
             busy.set()
             await asyncio.wait(tasks)
-
-
-def no_threads() -> Executor:
-    """Refuse all work: bodies that are not compressed need no thread."""
-    return Executor()

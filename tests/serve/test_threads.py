@@ -11,11 +11,12 @@ import pytest
 
 from penstock.core.access import Caller
 from penstock.core.access.grants import ALL
+from penstock.core.errors import Stopping
+from penstock.core.fair_threads import FairThreads
 from penstock.core.schema import event_schema
 from penstock.core.settings import Settings
 from penstock.serve.channels import threads
 from penstock.serve.channels.stream import StreamChannel
-from penstock.serve.channels.threads import FairThreads
 from penstock.serve.deps import Deps
 from tests.clocks import until
 from tests.serve.fakes import FakeLog, Reading, make_deps, run
@@ -101,6 +102,23 @@ def test_too_many_pages_of_one_caller_are_refused_and_others_are_not(
                 assert (await bob.get("/v1/streams/other")).status_code == 200
             gate.open()
             assert {page.status_code for page in await asyncio.gather(*pages)} == {200}
+
+    run(main())
+
+
+def test_work_that_waits_when_the_threads_end_is_refused(gate: Gate) -> None:
+    fair = FairThreads(1, 10, name="test", what="pages")
+
+    async def main() -> None:
+        begun, waiting = (asyncio.create_task(fair.run("ann", gate.pass_through)) for _ in range(2))
+        await until(lambda: gate.begun == 1)
+        gate.open()
+        fair.shutdown()
+        await begun
+        for late in (waiting, fair.run("bob", gate.pass_through)):
+            with pytest.raises(Stopping):
+                await late
+        assert gate.begun == 1
 
     run(main())
 

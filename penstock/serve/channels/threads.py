@@ -7,16 +7,12 @@ half of the threads.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from typing import ParamSpec, TypeVar
-from weakref import WeakKeyDictionary
 
-from penstock.serve.channels.fair_queue import FairQueue
+from penstock.core.fair_threads import FairThreads
 
 THREADS = 4
 TURN_S = 0.05
@@ -31,62 +27,6 @@ once.
 """
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class FairThreads:
-    """A small thread pool in which callers take turns. All event loops of the process share the pool, but each has its
-    own turns."""
-
-    def __init__(self, threads: int, waiting_max: int, *, name: str, what: str) -> None:
-        """`what` is the noun for the waiting jobs in the error message."""
-        self._pool = ThreadPoolExecutor(threads, name)
-        self._threads, self._waiting_max, self._what = threads, waiting_max, what
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, FairQueue] = WeakKeyDictionary()
-
-    async def run(self, who: str, work: Callable[[], T]) -> T:
-        """Run a reader's blocking work in a thread when it is the caller's turn. Raises `Overloaded` if too many jobs
-        are waiting.
-
-        If the call is cancelled, work that has not started is skipped. Work that has started keeps its slot until it
-        ends.
-        """
-        turns = self._turns()
-        await turns.take(who)
-        return await self._do(turns, who, work)
-
-    async def find_and_run(self, who: str, find: Callable[[], Callable[[], T] | None]) -> T | None:
-        """Wait for a reader's turn, then run the work that `find` returns. Returns None if `find` returns no work."""
-        turns = self._turns()
-        await turns.take(who)
-        try:
-            work = find()
-        except BaseException:
-            turns.give_back(who)
-            raise
-        if work is None:
-            turns.give_back(who)
-            return None
-        return await self._do(turns, who, work)
-
-    async def _do(self, turns: FairQueue, who: str, work: Callable[[], T]) -> T:
-        """Run a reader's work in a turn already taken."""
-        loop = asyncio.get_running_loop()
-
-        def free(_: Future[T]) -> None:
-            with suppress(RuntimeError):  # the event loop is closed, and its turns are over
-                loop.call_soon_threadsafe(turns.give_back, who)
-
-        running = self._pool.submit(work)
-        running.add_done_callback(free)
-        return await asyncio.wrap_future(running)
-
-    def _turns(self) -> FairQueue:
-        loop = asyncio.get_running_loop()
-        if loop not in self._by_loop:
-            share = max(1, self._threads // 2)
-            self._by_loop[loop] = FairQueue(self._threads, self._waiting_max, each_max=share, what=self._what)
-        return self._by_loop[loop]
-
 
 _followers = FairThreads(THREADS, sys.maxsize, name="followers", what="followers")
 """The threads for followers. They need no limit on waiting jobs, because the number of connections limits the

@@ -19,8 +19,8 @@ import msgspec
 
 from penstock.core.clock import loop_time
 from penstock.core.errors import PenstockError, QueryTooLarge, QueryTooSlow
+from penstock.core.fair_queue import FairQueue
 from penstock.core.settings import Settings
-from penstock.serve.channels.fair_queue import FairQueue
 from penstock.serve.query import worker
 from penstock.serve.query.answers import Format
 

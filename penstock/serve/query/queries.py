@@ -10,8 +10,8 @@ from functools import partial
 from penstock.core.access import Caller, RowRule
 from penstock.core.clock import loop_time
 from penstock.core.errors import BadParameter, BadQuery, Forbidden, QueryRefused
+from penstock.core.fair_threads import FairThreads
 from penstock.core.settings import Settings
-from penstock.serve.channels.threads import FairThreads
 from penstock.serve.query.answers import Format, QueryResponse
 from penstock.serve.query.check import Checked, check
 from penstock.serve.query.live import LiveQueries, QueryChannel

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from penstock.core.access import Caller
 from penstock.core.access.grants import ALL
 from penstock.core.errors import Overloaded
+from penstock.core.fair_queue import FairQueue
 from penstock.core.settings import Settings
-from penstock.serve.channels.fair_queue import FairQueue
 from penstock.serve.query import pool
 from penstock.serve.query.answers import QueryResponse
 from penstock.serve.query.check import Checked, Resolve, check
