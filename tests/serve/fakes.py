@@ -114,9 +114,10 @@ class FakeLog(MemoryLog):
 class FakeView:
     """A `LiveView` over a dictionary of rows keyed by `k`."""
 
-    def __init__(self, kept: int = 1_000_000, *, remembers: bool = True) -> None:
-        """Without `remembers`, no change has the previous rows."""
+    def __init__(self, kept: int = 1_000_000, *, remembers: bool = True, schema: pa.Schema | None = None) -> None:
+        """Without `remembers`, no change has the previous rows. By default, rows have the key and a number `v`."""
         self.remembers = remembers
+        self._schema = pa.schema([("k", pa.string()), ("v", pa.int64())]) if schema is None else schema
         self.generation = 1
         self.version = 0
         self.rows: dict[str, bytes] = {}
@@ -129,7 +130,7 @@ class FakeView:
 
     @property
     def schema(self) -> pa.Schema | None:
-        return pa.schema([("k", pa.string()), ("v", pa.int64())])
+        return self._schema
 
     def put(self, upserts: Mapping[str, Any], deletes: Sequence[str] = ()) -> None:
         self.put_rows({key: json.dumps({"k": key, "v": value}).encode() for key, value in upserts.items()}, deletes)

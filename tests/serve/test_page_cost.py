@@ -32,21 +32,15 @@ GROWN = f"replace(text, 'x', '{'y' * 40}')"
 """Makes a string of 4000 bytes from one of 100."""
 
 
-class TextView(FakeView):
-    """A view with a long string in each row."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        return pa.schema([("k", pa.string()), ("text", pa.string())])
-
-    def fill(self, count: int, length: int) -> None:
-        self.put_rows({f"{k:05}": json.dumps({"k": f"{k:05}", "text": "x" * length}).encode() for k in range(count)})
-
-
-def view_of(count: int, length: int) -> tuple[TextView, ViewChannel]:
-    view = TextView()
-    view.fill(count, length)
+def view_of(count: int, length: int) -> tuple[FakeView, ViewChannel]:
+    """Return a view with a string of this length in each row."""
+    view = FakeView(schema=pa.schema([("k", pa.string()), ("text", pa.string())]))
+    fill(view, count, length)
     return view, ViewChannel("v", view, CALM, key=["k"])
+
+
+def fill(view: FakeView, count: int, length: int) -> None:
+    view.put_rows({f"{k:05}": json.dumps({"k": f"{k:05}", "text": "x" * length}).encode() for k in range(count)})
 
 
 def stream_of(count: int, length: int) -> StreamChannel:
@@ -255,7 +249,7 @@ def test_large_changes_and_snapshots_of_a_view_are_encoded_in_a_thread(calls: Ca
             async with following(source, None) as deliveries:
                 assert len(json.loads((await anext(deliveries)).data)["rows"]) == 10
         assert joining == [False, False]
-        view.fill(1, 10)
+        fill(view, 1, 10)
         await source.page(view_cursor(1, 1), 10)
         assert joining == [False, False, True]
 
